@@ -7,8 +7,8 @@ import (
 	"github.com/berth-net/berth/internal/attachment"
 )
 
-// An attachment's age counts by CLOCK_BOOTTIME, from the ADD that made the attachment. That
-// is not always the last ADD that was answered with it.
+// An attachment's age counts by CLOCK_BOOTTIME, from the ADD that made the attachment. That ADD is
+// not always the last ADD that was answered with the attachment.
 func TestYoungerThan(t *testing.T) {
 	const now = int64(24 * time.Hour)
 	ago := func(d time.Duration) int64 { return now - int64(d) }

@@ -76,24 +76,24 @@ func Decode(o hold.Owner) (r Record, ok bool, err error) {
 // record of an adopted attachment does not if the namespace could not be found.
 func (r Record) KnowsNetns() bool { return r.Netns.Ino != 0 }
 
-// BeganBefore reports whether the attachment's ADD began no later than a request that began
-// at started (CLOCK_BOOTTIME, ns) in epoch. It keeps a late DEL from releasing a successor
-// with the same key.
+// BeganBefore reports whether the attachment's ADD began no later than a request that began at the
+// time `started` (CLOCK_BOOTTIME, ns) in the epoch `epoch`. This check keeps a late DEL from
+// releasing a successor with the same key.
 func (r Record) BeganBefore(epoch string, started int64) bool {
 	return r.Epoch != epoch || r.Started <= started
 }
 
-// YoungerThan reports whether the attachment was made less than age before now
-// (CLOCK_BOOTTIME, ns) of a boot. It is false for an attachment of an earlier boot.
+// YoungerThan reports whether the attachment was made less than `age` before the time `now`
+// (CLOCK_BOOTTIME, ns) of the boot `boot`. It is false for an attachment of an earlier boot.
 func (r Record) YoungerThan(age time.Duration, boot string, now int64) bool {
 	mine, _, _ := strings.Cut(r.Epoch, "/")
 	return age > 0 && mine == boot && now-cmp.Or(r.Made, r.Started) < int64(age)
 }
 
 // BeganBeforeDeletion reports whether the attachment's ADD began no later than a queued
-// deletion that began at started (CLOCK_BOOTTIME, ns) in boot. now is the node's present
-// boot: a deletion of an earlier boot is older than each ADD of the present one, however
-// often the deletion is done again.
+// deletion that began at the time `started` (CLOCK_BOOTTIME, ns) in the boot `boot`. now is the
+// node's present boot: a deletion of an earlier boot is older than each ADD of the present one,
+// however often the deletion is done again.
 func (r Record) BeganBeforeDeletion(boot string, started int64, now string) bool {
 	switch mine, _, _ := strings.Cut(r.Epoch, "/"); mine {
 	case boot:

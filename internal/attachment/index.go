@@ -77,8 +77,8 @@ func (x *Index) Describe(by func(hold.Owner, Record) Interface) { x.describe = b
 func (x *Index) Entry(o hold.Owner, r Record) *Entry { return &Entry{o, r, x.describe(o, r)} }
 
 // Decode returns the entry of an owner. It returns nil if the owner is no attachment, or if
-// its record cannot be read. The index may lack the owner; if it has it, the entry shares the
-// record's texts with the index.
+// its record cannot be read. The index may lack the owner; if the index has the owner, the entry
+// shares the record's texts with the index.
 func (x *Index) Decode(o hold.Owner) *Entry {
 	if had := x.Get(o.ID); had != nil && bytes.Equal(had.Owner.Meta, o.Meta) {
 		return x.Entry(o, had.Record)
@@ -225,8 +225,8 @@ func (e *Entry) At(netns ns.Ref, ifname string) bool {
 }
 
 // short returns the stamp of an attachment that was adopted from a link whose alias may
-// lack the end of the key. The record's key lacks the same end. It returns false for any
-// other attachment.
+// lack the end of the key. The record's key lacks the same end. short returns false for any other
+// attachment.
 func (e *Entry) short() (stamp.Stamp, bool) {
 	if !e.Record.Adopted {
 		return stamp.Stamp{}, false
@@ -265,7 +265,7 @@ func (x *Index) Homeless(epoch string) func(hold.Owner) bool {
 }
 
 // Since returns a function that says when the last ADD began that was answered with an
-// attachment of this epoch, in CLOCK_BOOTTIME, ns. It says 0 if that is not known.
+// attachment of this epoch, in CLOCK_BOOTTIME, ns. The function returns 0 if that is not known.
 func (x *Index) Since(epoch string) func(hold.ID) int64 {
 	return func(id hold.ID) int64 {
 		if e := x.Get(id); e != nil && e.Record.Epoch == epoch {

@@ -29,7 +29,7 @@ func Correct(dir root.Dir, r Record) error {
 		if err != nil || !strings.HasPrefix(name, begins) {
 			continue
 		}
-		if e, readErr := f.read(name); readErr == nil && e.Record.Link == r.Link { // otherwise it is done, or of another result of ADD
+		if e, readErr := f.read(name); readErr == nil && e.Record.Link == r.Link { // else the deletion is done, or is of another result of ADD
 			err = f.replace(name, content)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // Damaged is a file that was found in the queue and is no deletion. The queue keeps it in
-// the folder damaged/ for people: the pod that it was to delete may still be there.
+// the folder damaged/ for people: the pod that the file was to delete may still be there.
 type Damaged struct {
 	Name  string
 	Err   error     // what is wrong with it

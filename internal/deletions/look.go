@@ -14,7 +14,7 @@ import (
 const restless = 3 * time.Second
 
 // lastLook is what a look has found in the folder, if the folder had not changed for restless
-// by then. It serves until the folder changes. Listing the folder costs a tenth of a
+// by then. The queue uses it until the folder changes. Listing the folder costs a tenth of a
 // millisecond, because of the spare files, and every ADD looks.
 type lastLook struct {
 	sync.Mutex

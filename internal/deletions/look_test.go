@@ -24,7 +24,7 @@ func TestLookAtOnce(t *testing.T) {
 	}
 }
 
-// The queue does not read a folder again that has not changed for long, until it changes.
+// The queue does not read a folder again that has not changed for long, until the folder changes.
 func TestLookOnce(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	q := open(t, dir)

@@ -35,7 +35,7 @@ func spareName(i int) string {
 
 // keyName returns the beginning of the names of a key's deletions: the key's FNV-1a hash of
 // 64 bits. If two keys have the same hash, that does no harm, because the record says whose a
-// deletion is. crypto/sha256 would take longer to start than to use.
+// deletion is. crypto/sha256 would take longer for its start than for the hash.
 func keyName(network, container, ifname string) string {
 	hash := uint64(14695981039346656037)
 	for _, c := range []byte(network + "/" + container + "/" + ifname) {

@@ -48,9 +48,8 @@ func Open(dir root.Dir) (*Queue, error) {
 }
 
 // Pending returns the deletions that wait, oldest first: in the order of the boots in which
-// they began, and by Started within a boot. It sets files aside that are no deletions. After
-// an error the entries are right as far as they go, and all other files are still in the
-// queue.
+// they began, and by Started within a boot. Pending sets files aside that are no deletions. After
+// an error the entries are right as far as they go, and all other files are still in the queue.
 func (q *Queue) Pending() ([]Entry, error) { return q.pending("") }
 
 // PendingOf is Pending for one key. If nothing has changed in the folder, it costs a few

@@ -16,9 +16,9 @@ const MaxSize = 4096
 // version is the version of the form below. Within a version one may only add keys.
 const version = "1"
 
-// Record is a deletion: which incarnations it means, and what the plugin knows of them. It is
-// about those incarnations of its key whose ADD began before it did, whatever link it names:
-// the link may be of an earlier ADD, or a wrong one.
+// Record is a deletion: which incarnations it means, and what the plugin knows of them. The
+// deletion is about those incarnations of its key whose ADD began before the DEL, whatever link the
+// deletion names: the link may be of an earlier ADD, or a wrong one.
 type Record struct {
 	Network, Container, Ifname string
 

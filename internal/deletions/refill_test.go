@@ -11,8 +11,9 @@ import (
 )
 
 // Several refills at once make each file once, and replace no file that is there while
-// somebody looks for it. That happened with the refill of a start and a second one: the watch
-// had told of the spare files that the first one made. Found by make crash.
+// somebody looks for it. An agent's first refill, at its start, and a second one once did replace
+// such a file: the watch had told the agent of the spare files that the first refill made. Found by
+// make crash.
 func TestRefillAtOnce(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	q, err := Open(dir)

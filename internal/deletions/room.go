@@ -9,7 +9,7 @@ import (
 )
 
 // says reports whether r says all that o says: once the agent has done r, o has nothing left
-// to do. Both may wait, because a runtime repeats DEL.
+// to do. r and o may both wait, because a runtime repeats DEL.
 func (r Record) says(o Record) bool {
 	if r.Network != o.Network || r.Container != o.Container || r.Ifname != o.Ifname || r.Boot != o.Boot || r.Started < o.Started {
 		return false
@@ -19,13 +19,13 @@ func (r Record) says(o Record) bool {
 		(len(o.Addresses) == 0 || slices.Equal(r.Addresses, o.Addresses)) && (o.Netns == "" || r.Netns == o.Netns)
 }
 
-// makeRoom makes room of at most Spares deletions, of any key, that newer ones repeat, and
-// returns of how many. It does not read a deletion whose name tells that it is the only one
-// of its key.
+// makeRoom gives up at most Spares deletions, of any key, that newer deletions repeat, and returns
+// how many it gave up. It does not read a deletion whose name tells that it is the only one of its
+// key.
 //
-// Nothing is lost by it, even if others do the same meanwhile or die: of the deletions that
-// say the same, only an agent removes the newest, after it has done it, and the newest is on
-// disk before the first of the others goes.
+// No deletion gets lost, even if other writers do the same meanwhile or die: of the deletions that
+// say the same, the newest is on disk before makeRoom gives up the first of the others. Only an
+// agent removes the newest, after it has done that deletion.
 func (f *folder) makeRoom() (made int, err error) {
 	names, err := f.list()
 	if err != nil {
@@ -72,7 +72,7 @@ func (f *folder) said(names []string) (said []string) {
 			}
 		}
 		e, err := f.read(waiting[i])
-		if err != nil { // the agent has done it meanwhile, or it is damaged, and the agent sets it aside
+		if err != nil { // the agent has done the deletion meanwhile, or the file is damaged, and the agent sets it aside
 			continue
 		}
 		if slices.ContainsFunc(newer, func(r Record) bool { return r.says(e.Record) }) {

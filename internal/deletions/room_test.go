@@ -173,7 +173,7 @@ func TestKillsInMakingRoom(t *testing.T) {
 			}
 			mustWrite(t, dir, example) // as a runtime does
 			if when++; when > 5 {
-				when += 100 // of some hundred alike
+				when += 100 // some hundred steps are alike
 			}
 		}
 	}
@@ -188,8 +188,8 @@ func withFolder(dir root.Dir, do func(*folder) error) error {
 	return do(f)
 }
 
-// Several runtimes repeat their DELs on a full disk, and an agent does them meanwhile. The
-// agent sees the DEL that each runtime was promised last.
+// Several runtimes repeat their DELs on a full disk, and an agent does these deletions meanwhile.
+// The agent sees the DEL that each runtime was promised last.
 func TestMakingRoomWhileDrained(t *testing.T) {
 	dir, q := fullDisk(t, tmpfs)
 	const writers, each = 6, 200

@@ -11,9 +11,9 @@ import (
 )
 
 // Spares is how many spare files a queue has when an agent has just run. They are for
-// deletions on a full disk. While the disk has room, deletions use those from number reserved
-// on as well: a deletion in a spare file takes half the time, because only its name is new to
-// the file system.
+// deletions on a full disk. While the disk has room, writers also use the spare files from number
+// `reserved` on: to write a deletion into a spare file takes half the time, because only the name
+// is new to the file system.
 const (
 	Spares   = 256
 	reserved = 128
@@ -86,7 +86,7 @@ func (f *folder) writeQuick(r Record, content []byte) error {
 }
 
 // useSpare writes a deletion into one spare file. unix.ENOENT says that the file is not
-// there: an earlier deletion has it, or one that is being written now.
+// there: an earlier deletion has taken it, or a deletion that is being written now.
 func (f *folder) useSpare(i int, r Record, content []byte) error {
 	tmp, err := f.rename(spareName(i), tmpName)
 	if err != nil {
@@ -112,9 +112,9 @@ func (f *folder) useSpare(i int, r Record, content []byte) error {
 	return nil
 }
 
-// claim opens a temporary file and locks it for as long as it is open, so that others that
-// need room can tell whether the file's writer is dead. unix.ENOENT says that the file is no
-// longer there, or that somebody else has it.
+// claim opens a temporary file and locks it for as long as it is open, so that other writers that
+// need room can tell whether the file's writer is dead. unix.ENOENT says that the file is no longer
+// there, or that somebody else has it.
 func (f *folder) claim(tmp string) (fd int, err error) {
 	if fd, err = openat(f.fd, tmp, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0); err != nil {
 		return -1, err
@@ -141,8 +141,8 @@ func (f *folder) claim(tmp string) (fd int, err error) {
 	return fd, nil
 }
 
-// takeBack makes spare files again of temporary files whose writers were killed, at most
-// enough, and returns how many it made.
+// takeBack makes spare files again of temporary files whose writers were killed. It makes at most
+// `enough`, and returns how many it made.
 func (f *folder) takeBack(enough int) (taken int) {
 	names, err := f.list()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 // Survey is what a queue has, for people.
 type Survey struct {
 	Pending []Entry   // in the order of Queue.Pending
-	Damaged []Damaged // those that are set aside, and those that are still to be; oldest first
+	Damaged []Damaged // files that are set aside, and files that the agent has still to set aside; oldest first
 	Spares  int
 }
 
@@ -74,7 +74,8 @@ func Look(dir root.Dir) (Survey, error) {
 	return s, errors.Join(errs...)
 }
 
-// errReadable is the Err of a file that an older program set aside, which could not read it.
+// errReadable is the Err of a file that an older program set aside, because that program could not
+// read it.
 var errReadable = errors.New("this program can read it; the agent puts it back into the queue at its next start")
 
 func (s *Survey) addDamaged(f *folder, name string, why error) {

@@ -19,9 +19,9 @@ const (
 )
 
 // Watch calls changed, in a goroutine of its own and one call at a time, whenever there may
-// be something new in the queue, until the queue is closed. The watch stands when Watch
-// returns, and misses nothing that is written from then on. If somebody removes the folder,
-// Watch makes it again, and watches the new one.
+// be something new in the queue, until the queue is closed. The watch has begun when Watch returns,
+// and misses nothing that is written from then on. If somebody removes the folder, Watch makes it
+// again, and watches the new one.
 //
 // If Watch cannot have an inotify instance (each user has a limited number, and every second
 // program wants one), it calls changed once a second.
@@ -61,8 +61,8 @@ func (q *Queue) inotify() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "inotify"), nil
 }
 
-// keepWatching calls changed when events tell of something. It also calls changed around each
-// time that it has to watch anew, because events may have been missed.
+// keepWatching calls changed when events tell of something. It also calls changed before and after
+// each new watch, because it may have missed events between two watches.
 func (q *Queue) keepWatching(events *os.File, changed func()) {
 	for {
 		if events != nil {
@@ -78,7 +78,7 @@ func (q *Queue) keepWatching(events *os.File, changed func()) {
 			return
 		default:
 		}
-		changed()               // before inotify, which may hang with the folder: some look only when they are told
+		changed()               // before inotify, which may hang with the folder: some callers look only when changed tells them to
 		events, _ = q.inotify() // the next look at the folder says what is wrong with it
 		changed()
 	}

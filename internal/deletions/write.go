@@ -13,15 +13,15 @@ import (
 // for good, and an agent that watches is told of it. After an error the deletion may be there all
 // the same, which does no harm: the caller that gets the error repeats the deletion.
 //
-// On a full disk or quota (ENOSPC, EDQUOT) Write uses a spare file. If there are many spare
-// files, it uses one for speed. If none is left, it makes room of deletions that newer ones
-// repeat.
+// On a full disk or quota (ENOSPC, EDQUOT) Write uses a spare file. If there are many spare files,
+// Write uses one for speed, whether the disk is full or not. If no spare file is left, Write uses
+// the files of deletions that newer deletions repeat (makeRoom).
 func Write(dir root.Dir, r Record) error {
 	content, err := r.encode()
 	if err != nil {
 		return fmt.Errorf("queueing the deletion: %w", err)
 	}
-	// A second time if somebody removes the folder, or the temporary file, meanwhile.
+	// Write tries a second time if somebody removes the folder, or the temporary file, meanwhile.
 	for range 2 {
 		if err = write(dir, r, content); !errors.Is(err, unix.ENOENT) {
 			break

@@ -16,7 +16,7 @@ func TestReleaseBeginsOwners(t *testing.T) {
 	stray, other := owner("", "a", "wire", "rule"), owner("", "b", "wire", "rule")
 	take(t, n, other)
 	must(t, n.Take(t.Context(), stray))
-	// As if the ledger had lost it.
+	// As if the ledger had lost the owner.
 	must(t, n.ledger.Commit(t.Context(), ledger.Forget(stray.ID, time.Now())))
 	begun := n.ledger.Stats().Transactions
 	must(t, n.Release(t.Context(), []hold.ID{stray.ID}, ledger.Begin(stray), ledger.Releasing(stray.ID, time.Now())))

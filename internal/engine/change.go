@@ -17,26 +17,27 @@ import (
 // commit writes down what the owner is about to gain (hold.Owner.Before). The second commit
 // writes down that the owner has gained it, and takes from the owner what it loses. If the
 // program dies before the second commit, the next Restore or Sweep rolls the change back.
-// If the program dies after it, the next engine releases what was lost.
+// If the program dies after the second commit, the next engine releases what the owner lost.
 //
-// The holds that an owner loses, by a change or by a rollback, pass in that very commit to
-// another owner, the remnant. The remnant is releasing from its first commit on, so that the
-// engine gives its holds back like those of any other owner. It needs the owner that it is
-// from, so that its holds go before any hold of that owner.
+// The commit that takes holds from an owner, in a change or in a rollback, gives these holds to
+// another owner, the remnant. The remnant is releasing from its first commit on, so that the engine
+// gives its holds back like those of any other owner. The remnant needs the owner that lost the
+// holds (hold.Owner.Needs), so that the engine releases the remnant's holds before the Use and
+// Reserve holds of that owner.
 
 // Change changes a wanted owner: it calls change with a copy of the owner, and gives the
 // owner the holds, names, needs and meta that the copy has afterwards. Two holds are the same if
-// their kinds and texts are: holds that the owner already has stay as they are. The owner gains all
-// new holds before it loses any. ops are in the second commit.
+// their kinds and their texts are the same. Holds that the owner already has stay as they are. The
+// owner gains all new holds before it loses any. The second commit also has ops.
 //
 // When Change returns nil, the owner has all gained holds, they can be used, and the lost holds are
-// cut off. gone is the remnant: Wait waits until it is given back. gone is
-// empty if the owner lost no hold.
+// cut off. gone is the remnant's id: Wait waits until the engine has given back the remnant's
+// holds. gone is empty if the owner lost no hold.
 //
 // A *RefusedError says that nothing has changed. It wraps ErrOvertaken if the owner is
 // being released. An error that comes with gone says that the change is made, but that
-// what was lost could not be cut off yet. After any other error the owner is as before, or
-// will be: what it had gained is given back.
+// what was lost could not be cut off yet. After any other error the owner is as before, or will be:
+// the engine gives back what the owner had gained.
 func (e *Engine) Change(ctx context.Context, id hold.ID, change func(*hold.Owner) error, ops ...ledger.Op) (gone hold.ID, err error) {
 	ctx, leave, err := e.enter(ctx, id, false)
 	if err != nil {
@@ -104,10 +105,10 @@ type changed struct {
 	meta         []byte
 }
 
-// difference works out what an owner gains and loses by a change. Before that, it rolls
-// back an earlier change that has not ended, and writes down what could not be written
-// earlier. After that, it waits until what the owner gains is not on its way out (vacated).
-// The caller has the owner's turn.
+// difference works out what an owner gains and loses by a change. First, difference rolls back an
+// earlier change that has not ended, and writes down what earlier commits could not write
+// (catchUp). Last, difference waits until no remnant has what the owner gains (vacated). The caller
+// has the owner's turn.
 func (e *Engine) difference(ctx context.Context, id hold.ID, change func(*hold.Owner) error) (*changed, error) {
 	if err := e.rollBack(ctx, id); err != nil {
 		return nil, err
@@ -165,8 +166,8 @@ func differ[T comparable](before, after []T) (gained, lost []T) {
 	return without(after, before), without(before, after)
 }
 
-// vacated waits until no remnant has a thing that the owner gains. If the owner had that
-// thing before and has lost it, the remnant's release would take it away again. Once the
+// vacated waits until no remnant has a thing that the owner gains. If the owner has lost the thing
+// earlier and gains it again, the remnant's release would take the thing from the owner. Once the
 // thing is given back, vacated takes it out of the remnant's record, if the ledger has not
 // forgotten the remnant yet: the next engine would otherwise release the thing once more.
 func (e *Engine) vacated(ctx context.Context, d *changed) error {
@@ -180,7 +181,7 @@ func (e *Engine) vacated(ctx context.Context, d *changed) error {
 				continue
 			}
 			err := e.WaitKind(ctx, h.Spec.Kind(), id)
-			if err == nil && len(o.Names) > 0 { // the new hold may discover them again
+			if err == nil && len(o.Names) > 0 { // the new hold may discover the remnant's names again
 				err = e.Wait(ctx, id)
 			}
 			if err == nil {
@@ -219,21 +220,21 @@ func (d *changed) announce(o *hold.Owner) error {
 	return nil
 }
 
-// keep removes names from the lost names if a hold that the owner keeps or gains says them: a
-// gained hold may have discovered one of them.
+// keep removes a name from the lost names if a hold that the owner keeps or gains says the name
+// (hold.Namer): a gained hold may have discovered it.
 func (d *changed) keep() {
 	kept := slices.DeleteFunc(d.whole().Holds, func(h hold.Hold) bool { return has(d.lost.holds, h.Spec) })
 	d.lost.names = unsaid(d.lost.names, kept...)
 }
 
-// unsaid returns the names that none of holds says.
+// unsaid returns those of names that no hold among holds says (hold.Namer).
 func unsaid(names []hold.Name, holds ...hold.Hold) []hold.Name {
 	left, _ := differ(discovered(holds), names)
 	return left
 }
 
-// conclude writes into the owner's record that the owner has what it gained, and takes what
-// it lost out: the second commit.
+// conclude is the second commit: it writes into the owner's record that the owner has what it
+// gained, and takes out what the owner lost.
 func (d *changed) conclude(o *hold.Owner) error {
 	o.Before, o.Meta = nil, d.meta
 	o.Needs, _ = differ(d.lost.needs, o.Needs)
@@ -288,7 +289,7 @@ func part(o hold.Owner, lost belongings, at time.Time) (gone hold.ID, ops []ledg
 func (e *Engine) rollBack(ctx context.Context, id hold.ID) error {
 	o, ok := e.Ledger.Owner(id)
 	if !ok || !o.Wanted() || o.Before == nil {
-		return nil // the release of a releasing owner gives back all of it anyway
+		return nil // the release of a releasing owner also gives back what the owner was about to gain
 	}
 	e.mu.Lock()
 	o.Holds = slices.Clone(e.learned(o).Holds)
@@ -310,7 +311,7 @@ func (e *Engine) rollBack(ctx context.Context, id hold.ID) error {
 		return fmt.Errorf("rolling back the change of %s: %w", id, err)
 	}
 	e.mu.Lock()
-	if u, ok := e.unwritten[id]; ok { // keep the part of the holds that stay: the next sweep writes it
+	if u, ok := e.unwritten[id]; ok { // keep what the remaining holds have discovered: the next sweep writes it
 		u.Holds = u.Holds[:b.Holds]
 		e.unwritten[id] = u
 	}
@@ -322,8 +323,8 @@ func (e *Engine) rollBack(ctx context.Context, id hold.ID) error {
 	return e.Depart(ctx, []hold.ID{gone})
 }
 
-// rollBackAll rolls back the changes of owners that no Change goes on with: the program has
-// ended in between, or an earlier rollback could not be written.
+// rollBackAll rolls back the changes of owners that no Change goes on with: the program ended
+// before the second commit, or an earlier rollback could not be written.
 func (e *Engine) rollBackAll(ctx context.Context, owners []hold.Owner) error {
 	var errs []error
 	for _, o := range owners {

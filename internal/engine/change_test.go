@@ -38,7 +38,7 @@ func pluggable() hold.Owner {
 }
 
 // isPlugged reports whether an owner is as plug makes it, and whether it is as it was before.
-// Both are false if it is neither.
+// Both are false if the owner is in neither state.
 func isPlugged(n *node, id hold.ID) (plugged, before bool) {
 	o, _ := n.ledger.Owner(id)
 	things := 0
@@ -281,8 +281,8 @@ func changeRun(t *testing.T, plan *fault.Plan, who string, run func(*node, hold.
 	n.stop()
 }
 
-// A block that was revoked and still stands for a pod goes when the pod does not need it any
-// more, also if the pod was only about to need it, by a change that is rolled back.
+// A block that was revoked and still stands for a pod goes when the pod no longer needs the block,
+// also if the pod was only about to need the block, by a change that is rolled back.
 func TestChangeEndsNeed(t *testing.T) {
 	changes := map[string]func(o *hold.Owner) error{
 		"the need": func(o *hold.Owner) error { o.Needs = nil; return nil },

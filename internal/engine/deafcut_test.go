@@ -62,7 +62,7 @@ func TestDeafCutKeepsNobody(t *testing.T) {
 	})
 }
 
-// More cuts hang than may run at once. They do not keep another owner that departs in the
+// More cuts hang than may run at once. These cuts do not hold up another owner that departs in the
 // same call: a drain and the start of the agent release all of their owners in one call.
 func TestDeafCutsKeepNoPlaces(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {

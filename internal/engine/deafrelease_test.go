@@ -13,8 +13,9 @@ import (
 )
 
 // A release hangs and does not heed its context: it is owed, with one event, as soon as the context
-// has ended for a while, and the owner's other holds go past it. The engine does not try it a
-// second time meanwhile. When it answers at last, with an error or without one, the owner goes.
+// has ended for a while, and the owner's other holds go past it. The engine does not try the hold a
+// second time meanwhile. When the release answers at last, with an error or without one, the owner
+// goes.
 func TestDeafReleaseIsOwed(t *testing.T) {
 	for name, answer := range map[string]error{"success": nil, "error": errors.New("device busy")} {
 		t.Run(name, func(t *testing.T) {

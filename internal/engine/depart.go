@@ -21,17 +21,17 @@ const (
 // owner had stopped.
 var errImpatient = errors.New("it has not stopped yet")
 
-// ErrReachable says that an owner could not be cut off. Its promise stands.
+// ErrReachable says that an owner could not be cut off. The promise of the owner's release stands.
 var ErrReachable = errors.New("it can still be reached")
 
-// departure is one owner's way to its cut. It has one goroutine of the engine's own, for
-// any number of callers: a kind that does not heed its context keeps that goroutine, and
-// none of the callers.
+// departure is one owner's way to its cut. One goroutine of the engine's own runs it for any number
+// of callers: a kind that does not heed its context holds up that goroutine, and none of the
+// callers.
 type departure struct {
 	ended chan struct{} // closed once err is set
 	err   error         // nil: the owner is cut off
 	cuts  bool          // the Take or repair of the owner has stopped, and the cut began. Guarded by Engine.mu
-	needs []hold.ID     // owners that this one needs: their departure may have waited for it. Guarded by Engine.mu
+	needs []hold.ID     // owners that this owner needs: their departures may have waited for this one. Guarded by Engine.mu
 }
 
 // Depart is the second half of Release: it stops every Take and repair of the owners, cuts
@@ -79,7 +79,7 @@ func (e *Engine) leave(id hold.ID, places chan struct{}) *departure {
 		return d
 	}
 	e.departures[id] = d
-	e.work.Go(func() { // not spawn, which may refuse by now, and callers wait for d.ended
+	e.work.Go(func() { // not spawn: spawn may refuse by now, and callers wait for d.ended
 		err := e.depart(id, d, places)
 		e.mu.Lock()
 		delete(e.departures, id)
@@ -116,9 +116,9 @@ func (e *Engine) isDue(id hold.ID) bool {
 	return e.mayDepart(id)
 }
 
-// follow waits for a departure of id, until ctx ends. If the departure has cut nothing
-// because others needed the owner, and none of them does any more by now, follow begins
-// another departure, and waits for that.
+// follow waits for a departure of id, until ctx ends. If the departure has cut nothing because
+// other owners needed this one, and no standing owner needs it by now, follow begins another
+// departure, and waits for this one instead.
 func (e *Engine) follow(ctx context.Context, id hold.ID, d *departure) error {
 	for {
 		select {
@@ -161,7 +161,7 @@ func (e *Engine) depart(id hold.ID, d *departure, places chan struct{}) error {
 	e.mu.Lock()
 	awaits := !l.tried && e.needed(id)
 	if o, ok := e.Ledger.Owner(id); ok && !awaits && !l.tried {
-		l.owner = e.learned(o) // while it stood, its holds may have been taken again, and discovered other things
+		l.owner = e.learned(o) // the engine may have taken the holds again meanwhile, and they may have discovered other things
 	}
 	d.cuts, d.needs = !awaits, slices.Clone(l.owner.Needs)
 	cut := l.cut
@@ -182,7 +182,7 @@ func (e *Engine) depart(id hold.ID, d *departure, places chan struct{}) error {
 		l.cut, l.cutAt = true, e.now()
 	}
 	done := e.advance(l)
-	e.note(l) // the owners that need it may have been stuck before
+	e.note(l) // the owners that need this owner may have got stuck before
 	e.mu.Unlock()
 	if done {
 		e.background(func() { e.forget([]*leaving{l}) })
@@ -190,11 +190,12 @@ func (e *Engine) depart(id hold.ID, d *departure, places chan struct{}) error {
 	return err
 }
 
-// depose returns an owner's entry on the list of the leaving (Engine.leaving), and adds one
-// if there is none; first says that it did. It returns nil if the ledger has forgotten the
-// owner. It looks at the list and at the ledger under one lock: an owner is taken off the
-// list only after the ledger has forgotten it. Otherwise an owner that is forgotten between
-// the two looks would be released once more, when its things may be a successor's.
+// depose returns an owner's entry on the list of the leaving (Engine.leaving), and adds an entry if
+// there is none; first says that depose has added the entry. depose returns nil if the ledger has
+// forgotten the owner. It looks at the list and at the ledger under one lock: an owner is taken off
+// the list only after the ledger has forgotten the owner. Otherwise an owner that is forgotten
+// between the two looks would be released once more, when a successor may already have the owner's
+// things.
 func (e *Engine) depose(id hold.ID) (l *leaving, first bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -210,8 +211,8 @@ func (e *Engine) depose(id hold.ID) (l *leaving, first bool) {
 	return l, true
 }
 
-// cutAmong waits for a place in places, and cuts an owner off. If the cut takes longer than
-// a tenth of Options.Mending, it gives its place back and goes on.
+// cutAmong waits for a place in places, and cuts an owner off. If the cut takes longer than a tenth
+// of Options.Mending, cutAmong gives the place back, and the cut goes on.
 func (e *Engine) cutAmong(places chan struct{}, l *leaving) error {
 	if places == nil {
 		return e.cutOff(e.ctx, e.unreleased(l))
@@ -230,8 +231,8 @@ func (e *Engine) cutAmong(places chan struct{}, l *leaving) error {
 	return e.cutOff(e.ctx, e.unreleased(l))
 }
 
-// cutOff makes the owner of holds unreachable. It goes on when ctx ends, up to the limit
-// for a cut.
+// cutOff makes the owner of holds unreachable. The end of ctx does not stop a cut, but the limit
+// for a cut (cutting) does.
 func (e *Engine) cutOff(ctx context.Context, holds []hold.Hold) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cutting)
 	defer cancel()

@@ -8,9 +8,9 @@ import (
 )
 
 // unended leaves out the drifts of things that have come to their end by themselves
-// (hold.ErrEnded): the engine does not take such things again. The first time that it sees the
-// end of a thing, it sends an Ended event. It sends none if the thing is gone because its owner
-// gives it back, nor while its owner is being taken.
+// (hold.ErrEnded): the engine does not take such things again. The first time that unended sees the
+// end of a thing, the engine sends an Ended event. The engine sends none if the thing is gone
+// because its owner gives the thing back, nor while the owner is being taken.
 func (e *Engine) unended(drifts Missing) Missing {
 	return slices.DeleteFunc(drifts, func(d drift) bool {
 		k, err := e.kind(d.hold)
@@ -24,10 +24,10 @@ func (e *Engine) unended(drifts Missing) Missing {
 	})
 }
 
-// ends reports whether the end of a thing is news, and notes that it has been told. It
-// reads the owner from the ledger after Verify has seen that the thing is gone: the
-// ledger says that a thing is being released before the thing goes. It holds Engine.mu
-// meanwhile, or it could add to e.over after the owner is forgotten.
+// ends reports whether the end of a thing is news, and notes the end in Engine.over, so that it is
+// news only once. ends reads the owner from the ledger after Verify has seen that the thing is
+// gone: the ledger says that a thing is being released before the thing goes. ends holds Engine.mu
+// meanwhile, or it could add to Engine.over after the ledger has forgotten the owner.
 func (e *Engine) ends(d drift) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

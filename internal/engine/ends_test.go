@@ -12,8 +12,8 @@ import (
 	"github.com/berth-net/berth/internal/ledger"
 )
 
-// A process that has ended is not begun again, and is no difference. The engine sends one
-// event of it in each of its lives, and releases the owner like any other.
+// A process that has ended is not begun again, and is no difference. The engine sends one event of
+// that end in each of the engine's lives, and releases the owner like any other.
 func TestGoneIsTheEnd(t *testing.T) {
 	n := newNode(t)
 	o := owner("", "container", "wire", "proc")

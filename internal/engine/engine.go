@@ -1,10 +1,9 @@
 // Package engine takes what owners hold, and gives it back whatever happens.
 //
-// It knows nothing of attachments: an owner is a list of holds, and each verb
-// is a walk over that list. Open take.go for the way in, change.go for changes of an
-// owner that has been taken, release.go for the way out, line.go for how one call
-// releases holds of many owners, and restore.go and sweep.go for what the engine does
-// when nobody asks.
+// The engine knows nothing of attachments: an owner is a list of holds, and each verb is a walk
+// over that list. Open take.go for the way in, change.go for changes of an owner that has been
+// taken, release.go for the way out, line.go for how one call releases holds of many owners, and
+// restore.go and sweep.go for what the engine does when nobody asks.
 //
 // Some words recur. An owner's release is promised once the ledger says that the owner
 // is releasing. An owner stands while its holds have to be there: it is wanted, or
@@ -63,13 +62,13 @@ type Options struct {
 	Homeless func(hold.Owner) bool
 	// Going reports whether somebody has asked for an owner's release in a way that
 	// the ledger does not know of yet. The engine does not take again what such an
-	// owner lacks. If Going cannot tell, it returns why; the engine then waits for another
-	// occasion. Optional.
+	// owner lacks. If Going cannot tell, it returns an error that says why; the engine then waits
+	// for another occasion. Optional.
 	Going func(hold.ID) (bool, error)
-	// Ending is called with Released events before the ledger forgets their owners, once in
-	// this run for each owner, and the engine waits for it: so a record that Ending writes does not
-	// get lost if the program dies afterwards. If the program dies before, or the commit fails, the
-	// owners are still in the ledger. Optional.
+	// Ending is called with Released events before the ledger forgets their owners, once in this
+	// run for each owner, and the engine waits until Ending returns: so a record that Ending writes
+	// does not get lost if the program dies afterwards. If the program dies before, or the commit
+	// fails, the owners are still in the ledger. Optional.
 	Ending func([]Event)
 	// Clock is the ledger's clock, by which freed names rest. If it is nil, the engine
 	// makes one of its own.
@@ -80,8 +79,8 @@ type Options struct {
 	// has seen nothing. Mending limits how long the engine takes holds of one owner
 	// again, and how long Depart waits. 0 is 10 s for each.
 	Look, Mending time.Duration
-	// Backoff is the wait after the first failed release; it doubles with each
-	// up to MaxBackoff, with jitter. 0 is 250 ms, and 1 min.
+	// Backoff is the wait after the first failed release; the wait doubles with each further
+	// failure up to MaxBackoff, with jitter. 0 is 250 ms, and 1 min.
 	Backoff, MaxBackoff time.Duration
 }
 
@@ -105,8 +104,8 @@ type Engine struct {
 	departures map[hold.ID]*departure // under way, from the wait for the owner's turn to the cut
 	places     chan struct{}          // has a token for each running cut of owners that depart together
 	// doomed are the owners that could not be taken and whose release is not promised
-	// yet: none of their holds is taken again. The trouble is the promise's error; nil: no try has
-	// failed.
+	// yet: none of their holds is taken again. The trouble is that of the promise; nil: no try to
+	// promise the release has failed.
 	doomed    map[hold.ID]*trouble
 	asked     map[hold.ID]asked      // owners whose release this run has seen promised, or whose Take it has seen fail
 	unused    map[hold.ID]bool       // owners that could not be taken, and that nobody can have reached

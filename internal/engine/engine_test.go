@@ -86,7 +86,7 @@ func TestReservationsGoInReverse(t *testing.T) {
 	}
 }
 
-// A sandbox with containers: the engine does not know what its owners are.
+// The owners are a sandbox and its containers: the engine does not know what its owners are.
 func TestChildrenGoBeforeTheirParentsReservations(t *testing.T) {
 	n := newNode(t)
 	sandbox := owner("", "sandbox", "lease", "wire")
@@ -253,7 +253,7 @@ func TestWhatFailsIsOwedAndBlocksNobody(t *testing.T) {
 	if _, taken := n.ledger.Holder(bad.Names[0]); !taken {
 		t.Error("the name of an owner that is owed is free")
 	}
-	// The rule beside the failed hold went. The reservation that it uses did not.
+	// The rule beside the failed hold went. The reservation that the failed hold uses did not go.
 	if got := n.world.residue(); strings.Contains(got, "rule") || !strings.Contains(got, "lease") {
 		t.Errorf("world: %s", got)
 	}
@@ -298,7 +298,7 @@ func TestUntoldKeepsNoName(t *testing.T) {
 		}
 		return nil
 	}
-	take(t, n, o) // a Tell hold that fails does not fail it
+	take(t, n, o) // a Tell hold that fails lets no Take fail
 	must(t, n.Release(t.Context(), []hold.ID{o.ID}))
 	nettest.Eventually(t, "the name is free", func() bool {
 		_, taken := n.ledger.Holder(o.Names[0])
@@ -330,7 +330,7 @@ func TestManyReleasesAreOneBatch(t *testing.T) {
 			if cut.Add(1) == int32(len(ids)) {
 				close(all)
 			}
-		case "release": // otherwise each would go by itself as soon as it is cut off
+		case "release": // otherwise each hold would go by itself as soon as its owner is cut off
 			<-all
 		}
 		return nil

@@ -21,7 +21,7 @@ const (
 type Event struct {
 	Type  EventType
 	Owner hold.Owner
-	Kind  string // of the hold that the event is about, if it is about one
+	Kind  string // the kind of the hold that the event is about; "ledger": the event is about a commit; "": about the owner
 	Err   error  // Owing, Drifted, Mended, Ended: what was seen
 	Past  *Past  // Released: how the release went
 }

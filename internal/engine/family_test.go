@@ -41,8 +41,8 @@ func TestUseGoesAfterItsChildrens(t *testing.T) {
 	wantResidue(t, n, empty)
 }
 
-// Each cut of a family may take seconds. They run at once, so that nobody waits for the sum
-// of them.
+// Each cut of a family may take seconds. The cuts run at once, so that nobody waits for the sum of
+// their times.
 func TestCutsOfAFamilyGoSideBySide(t *testing.T) {
 	n := newNode(t)
 	const children = 5

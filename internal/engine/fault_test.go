@@ -68,7 +68,7 @@ func faultRun(t *testing.T, plan *fault.Plan, late bool) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	all = append(all, parent.ID, child.ID, leaving.ID) // one that the ledger has forgotten may still owe the engine that it knows
+	all = append(all, parent.ID, child.ID, leaving.ID) // the engine may not know yet that the ledger has forgotten an owner
 	if err := n.Wait(ctx, all...); err != nil {
 		t.Errorf("waiting: %v; owed %v", err, n.Owed(""))
 	}

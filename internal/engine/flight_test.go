@@ -11,9 +11,9 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// A kind has no more calls at once than its Flight, however long they take: all owners at
-// once do not ask a slow cloud. If there is more than one place, holds that hang leave one
-// to the others.
+// A kind has no more calls at once than its Flight, however long they take: if all owners go at
+// once, they do not all ask a slow cloud at once. If there is more than one place, holds that hang
+// leave one to the others.
 func TestFlightIsStrict(t *testing.T) {
 	for _, flight := range []int{1, 2, 3} {
 		t.Run(fmt.Sprint(flight), func(t *testing.T) {

@@ -10,8 +10,9 @@ import (
 )
 
 // forget ends releases: in one commit the ledger forgets the owners, and their names
-// become free or begin to rest; names that nobody can have used (noteUnused) do not rest. It
-// then does the same for the owners that they needed and that have nothing else left.
+// become free or begin to rest; names that nobody can have used (noteUnused) do not rest. forget
+// then ends the releases of the owners that the forgotten owners needed, if these have nothing
+// left.
 func (e *Engine) forget(ls []*leaving) {
 	if len(ls) == 0 {
 		return
@@ -28,7 +29,7 @@ func (e *Engine) forget(ls []*leaving) {
 	}
 	e.mu.Unlock()
 	err := e.Ledger.Commit(e.ctx, ops...)
-	if err != nil && len(ls) > 1 { // one owner that cannot be forgotten must not keep the others
+	if err != nil && len(ls) > 1 { // one owner that cannot be forgotten must not keep the other owners from being forgotten
 		for _, l := range ls {
 			e.forget([]*leaving{l})
 		}
@@ -94,8 +95,8 @@ func (e *Engine) ended(ls []*leaving) (last []*leaving) {
 	return last
 }
 
-// goOn sends the holds of leaving owners that had to wait for an owner that needed them. It
-// returns those owners that can now be forgotten. Engine.mu is held.
+// goOn sends holds of leaving owners to their lines, if the holds had to wait for an owner that
+// needed theirs. goOn returns the owners that can now be forgotten. Engine.mu is held.
 func (e *Engine) goOn(ids []hold.ID) (last []*leaving) {
 	for _, id := range ids {
 		l := e.leaving[id]
@@ -110,8 +111,8 @@ func (e *Engine) goOn(ids []hold.ID) (last []*leaving) {
 	return last
 }
 
-// unneeded lets releasing owners go on that another owner, which still stands, no longer
-// needs.
+// unneeded lets the releasing owners among ids go on, because a standing owner no longer needs
+// them.
 func (e *Engine) unneeded(ids []hold.ID) {
 	e.mu.Lock()
 	last := e.goOn(ids)
@@ -178,15 +179,15 @@ func (e *Engine) WaitKind(ctx context.Context, kind string, ids ...hold.ID) erro
 	})
 }
 
-// Tried waits for each owner that is being released until it is forgotten, or until it owes
-// something and nothing else of it can be tried for now. Tried also waits for the end of
-// tries that Retry has asked for.
+// Tried waits for each owner that is being released until the owner is forgotten, or until the
+// owner owes something and the engine can try nothing else of the owner for now. Tried also waits
+// for the end of tries that Retry has asked for.
 func (e *Engine) Tried(ctx context.Context, ids ...hold.ID) error {
 	return e.await(ctx, ids, func(l *leaving) <-chan struct{} { return l.stuck })
 }
 
-// await waits for each owner until it is forgotten, or until the channel that enough
-// returns for it is closed. It calls enough with Engine.mu held.
+// await waits for each owner until the owner is forgotten, or until the channel that enough returns
+// for the owner's release is closed. await calls enough with Engine.mu held.
 func (e *Engine) await(ctx context.Context, ids []hold.ID, enough func(*leaving) <-chan struct{}) error {
 	defer e.press()()
 	for _, id := range ids {
@@ -226,7 +227,7 @@ func (e *Engine) underway(ctx context.Context, id hold.ID) (*leaving, error) {
 		if o, ok := e.Ledger.Owner(id); !ok || o.Wanted() {
 			return nil, nil
 		}
-		// After a failed cut the entry is there, too.
+		// Engine.leaving has the entry also after a failed cut: then the loop finds it.
 		if err := e.follow(ctx, id, e.leave(id, nil)); err != nil && (ctx.Err() != nil || e.ctx.Err() != nil) {
 			return nil, err
 		}

@@ -116,8 +116,8 @@ func isLeaving(n *node, id hold.ID) bool {
 	return !ok || !o.Wanted()
 }
 
-// If the cut of a pod has failed, its traces are not released: its traffic would leave new
-// ones at once.
+// If the cut of a pod has failed, its traces are not released: the pod's traffic would leave new
+// traces at once.
 func TestNothingElseGoesWhileAnOwnerIsReachable(t *testing.T) {
 	n := newNode(t)
 	o := owner("", "a", "rule", "wire")

@@ -12,10 +12,10 @@ import (
 )
 
 // learn writes to the ledger what the first n holds of an owner have discovered, also in an
-// Acquire that failed, and claims the names that these holds say. Until that is written,
-// the engine remembers it, so that the owner's release knows of it. If one of the names
-// belongs to another owner or rests, learn returns the *ledger.NameTakenError, and writes
-// nothing down: if the program ended before the owner's release is promised, the next engine
+// Acquire that failed, and claims the names that these holds say. Until the ledger has what the
+// holds discovered, the engine remembers it (remember), so that the owner's release knows of it. If
+// one of the names belongs to another owner or rests, learn returns the *ledger.NameTakenError, and
+// writes nothing down: if the program ended before the owner's release is promised, the next engine
 // would otherwise find the hold as its record says, and take another's name for the owner's.
 func (e *Engine) learn(ctx context.Context, o hold.Owner, n int) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undo)
@@ -62,10 +62,10 @@ func (e *Engine) noteDown(ctx context.Context, id hold.ID, holds []hold.Hold, na
 }
 
 // relearn writes down what the holds of an owner that stands have discovered when they were
-// taken again. If the owner cannot have a name that a hold says, the hold is refused: a
-// remnant gives it back, the record keeps what it said of the hold before, and the owner
-// lacks the hold until it is taken again. If the record of the hold says that name already,
-// the hold stays, and the name is not claimed. The caller has the owner's turn.
+// taken again. If the owner cannot have a name that a hold says, the hold is refused: a remnant
+// (change.go) gives the hold back, the owner's record keeps what it said of the hold before, and
+// the owner lacks the hold until the engine takes the hold again. If the record of the hold says
+// that name already, the hold stays, and the name is not claimed. The caller has the owner's turn.
 func (e *Engine) relearn(ctx context.Context, o hold.Owner) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undo)
 	defer cancel()
@@ -141,7 +141,7 @@ func (e *Engine) catchUp(ctx context.Context, id hold.ID) error {
 	return e.relearn(ctx, o)
 }
 
-// discovered returns the names that holds say.
+// discovered returns the names that holds say (hold.Namer).
 func discovered(holds []hold.Hold) []hold.Name {
 	var names []hold.Name
 	for _, h := range holds {

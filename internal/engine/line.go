@@ -23,27 +23,27 @@ type line struct {
 	kind   hold.Kind
 	common lane
 	apart  lane             // holds whose last try took all of its time: one in each call
-	hurry  chan struct{}    // gets a token when a caller waits for releases: it ends a pause
+	hurry  chan struct{}    // gets a token when a caller waits for releases: the token ends a pause (gather)
 	busy   map[hold.ID]bool // if the kind does not batch: owners whose hold is being released
 	legs   []leg            // holds that are cut off and not severed yet, the earliest due first
-	severs bool             // a goroutine sees to legs
+	severs bool             // a goroutine severs the holds in legs
 	// paused is the time before which nothing of the kind is to be tried, as the kind has
 	// said. strangers is how many calls release things that have no owner.
 	paused    time.Time
 	strangers int
-	// doubt says that the kind has paused, and that no probe has been answered since but by
-	// another pause. probe is the one under way that the other calls wait for.
+	// doubt says that the kind has paused, and that it has answered each probe since, if any, with
+	// another pause. probe is the call under way that the other calls wait for; nil: there is none.
 	doubt bool
 	probe *probe
 	// severing has a token for each call of Sever under way.
 	severing chan struct{}
 }
 
-// lane is one of the two parts of a line. Both lanes share the kind's Flight: never are more
-// calls under way, however long they take. A hold that hangs whenever it is tried delays
-// the others of its kind only once: from then on it waits in the lane apart. The lane apart always
-// leaves a place to the common lane. If the kind has only one place, the lane apart
-// gets it when nothing else waits.
+// lane is one of the two parts of a line. Both lanes share the kind's Flight: no more calls than
+// that are under way, however long a call takes. A hold that hangs whenever it is tried delays the
+// others of its kind only once: from then on it waits in the lane apart. The lane apart always
+// leaves a place to the common lane. If the kind has only one place, the lane apart gets it when
+// nothing else waits.
 type lane struct {
 	queue  []job
 	batch  int // how many holds one call takes
@@ -57,7 +57,8 @@ type job struct {
 	i int
 }
 
-// leg is a hold that gets its cut's second leg when due, if it is not released by then.
+// leg is a hold that gets the second leg of its cut (sever.go) at the time due, if the hold is not
+// released by then.
 type leg struct {
 	job
 	due time.Time
@@ -105,8 +106,8 @@ func (e *Engine) send(l *leaving, i int) {
 }
 
 // staff starts a worker for each lane that has work and a place. If only the common lane has
-// workers, the lane apart goes first: a common worker may just have left its place to it
-// (gives). Engine.mu is held.
+// workers, the lane apart goes first: a common worker may just have left its place to the lane
+// apart (gives). Engine.mu is held.
 func (n *line) staff() {
 	lanes := [...]*lane{&n.common, &n.apart}
 	if n.common.places > 0 && n.apart.places == 0 {
@@ -143,15 +144,15 @@ func (n *line) first(a *lane) int {
 	return slices.IndexFunc(a.queue, func(j job) bool { return n.kind.Batch > 1 || !n.busy[j.l.owner.ID] })
 }
 
-// worth reports whether the waiting holds are worth a call beside those under way. If the
-// kind batches, only a full batch is, because a call of few holds keeps others from the
-// kernel's locks as long as a call of many. While owners are being taken, not even a full
-// batch is, because a Take needs the same locks.
+// worth reports whether the waiting holds are worth a call beside those under way. If the kind
+// batches, only a full batch is worth a call, because a call of few holds keeps others from the
+// kernel's locks as long as a call of many. While owners are being taken, not even a full batch is
+// worth one, because a Take needs the same locks.
 func (n *line) worth(a *lane) bool {
 	return len(a.queue) >= a.batch && (a.batch == 1 || !n.e.yields)
 }
 
-// lull arranges that releases stop to yield after calmAfter, unless a Take is under way
+// lull arranges that releases no longer yield to Takes after calmAfter, unless a Take is under way
 // then. Engine.mu is held.
 func (e *Engine) lull() {
 	if e.calm != nil {
@@ -168,8 +169,8 @@ func (e *Engine) lull() {
 	})
 }
 
-// hurryOn starts the calls that were not worth it while owners were being taken. Engine.mu
-// is held.
+// hurryOn starts the calls that were not worth making (worth) while owners were being taken.
+// Engine.mu is held.
 func (e *Engine) hurryOn() {
 	for _, n := range e.lines {
 		n.staffAll()
@@ -204,9 +205,10 @@ func (n *line) work(a *lane) {
 }
 
 // leave begins a worker's call. If the worker is not back after a tenth of the limit for a
-// try, it is no longer active, so that other holds may get a call beside it if the kind's
-// Flight has room for one. If the call has not returned a tenth of the limit after its context
-// ended, its holds are owed. back ends the call, and reports whether the worker came in time.
+// try, the worker is no longer active, so that other holds may get a call beside this call if the
+// kind's Flight has room for one. If the call has not returned a tenth of the limit after its
+// context ended, its holds are owed. back ends the call, and reports whether the worker came in
+// time.
 func (n *line) leave(a *lane, jobs []job) (back func() bool) {
 	there, returned, began := true, false, n.e.now()
 	away := func(f func()) func() {
@@ -242,7 +244,7 @@ func (n *line) end(a *lane) {
 	n.staff()
 }
 
-// next takes the next batch from a lane, and begins its call. If it takes none, the worker
+// next takes the next batch from a lane, and begins its call. If next takes no job, the worker
 // ends, and gives its place back, which the other lane may use.
 func (n *line) next(a *lane) (jobs []job, p *probe) {
 	n.e.mu.Lock()
@@ -268,7 +270,7 @@ func (n *line) gives(a *lane) bool {
 	return a.places > 1 && n.apart.places == 0 && n.first(&n.apart) >= 0
 }
 
-// take takes the next batch from a lane's queue; it is empty if no job may be done now.
+// take takes the next batch from a lane's queue; the batch is empty if no job may be done now.
 func (n *line) take(a *lane) []job {
 	if n.kind.Batch > 1 {
 		k := min(a.batch, len(a.queue))
@@ -337,13 +339,13 @@ func (n *line) lost(jobs []job, began time.Time) {
 			e.spawn(func() { e.event(Owing, o, n.kind.Name(), err) })
 		}
 		s.trouble = s.trouble.underWay(e, j.l.owner, err, began)
-		e.advance(j.l) // this hold is left: nothing is to be forgotten
+		e.advance(j.l) // advance returns false: this hold is left
 		e.note(j.l)
 	}
 }
 
-// settle notes what became of a batch, and lets its owners go on. Those that have nothing
-// left are forgotten in one commit.
+// settle notes what became of a batch, and lets its owners go on. The owners that have nothing left
+// are forgotten in one commit.
 func (n *line) settle(jobs []job, errs []error, hung bool) {
 	e := n.e
 	if e.ctx.Err() != nil {

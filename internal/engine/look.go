@@ -9,8 +9,8 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// lateLooks is how many looks of a kind may go on after their time. If so many do, the
-// engine begins no more of them: each would cost a goroutine.
+// lateLooks is how many looks of a kind may go on after their time. If lateLooks of them do, the
+// engine begins no more looks of the kind: each would cost a goroutine.
 const lateLooks = 16
 
 // errLate says that the engine does not ask a kind, because too many earlier looks of the
@@ -18,8 +18,8 @@ const lateLooks = 16
 var errLate = errors.New("too many earlier looks have not ended")
 
 // aside runs one look of a kind in a goroutine of its own, and within the kind's Look or
-// Options.Look: a kind that hangs delays no look at another kind. An answer that comes
-// after that time is not believed, because the kind may have seen only a part by then.
+// Options.Look: a kind that hangs delays no look at another kind. aside does not believe an answer
+// that comes after that time, because the kind may have seen only a part by then.
 func aside[T any](ctx context.Context, e *Engine, k hold.Kind, op string, holds int, look func(context.Context) (T, error)) (T, error) {
 	var none, seen T
 	name := k.Name()
@@ -71,7 +71,7 @@ func aside[T any](ctx context.Context, e *Engine, k hold.Kind, op string, holds 
 	return seen, err
 }
 
-// hesitates reports whether a look of a kind has taken too long within the last six
+// hesitates reports whether a look of a kind has taken too long within the last six times
 // Options.Look. A caller that is in a hurry does not ask such a kind.
 func (e *Engine) hesitates(k hold.Kind) bool {
 	e.mu.Lock()

@@ -14,8 +14,8 @@ import (
 )
 
 // A look at one kind hangs, and may or may not heed its context: a kind that asks a cloud may
-// hang for minutes. That keeps no other kind from being mended, and does not count as an
-// answer that all is well.
+// hang for minutes. The look that hangs keeps no other kind from being mended, and does not count
+// as an answer that all is well.
 func TestHangingLookKeepsNoOtherKind(t *testing.T) {
 	for _, how := range []string{"verify", "verify, deaf", "find", "find, deaf"} {
 		t.Run(how, func(t *testing.T) {
@@ -148,7 +148,7 @@ func TestRepairThatCannotTellIsMended(t *testing.T) {
 			if connected || n.world.cut["wire "+string(o.ID)] {
 				t.Errorf("look %d fails: it is connected: %v, or cut off for good", fails, connected)
 			}
-			n.world.set(func() { clear(n.world.things); clear(n.world.users) }) // Verify says so of a severed hold
+			n.world.set(func() { clear(n.world.things); clear(n.world.users) }) // Verify says ErrGone of a severed hold, too
 			must(t, n.Repair(t.Context(), o.ID))
 			if connected == waits {
 				t.Errorf("look %d fails: a deletion waits: %v; it is connected: %v", fails, waits, connected)

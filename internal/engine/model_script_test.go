@@ -20,7 +20,7 @@ const (
 	releasing             // a name, with all that need it
 	race                  // a free name is taken and released at once
 	orphan                // a name is taken while one that it needs is released
-	undo                  // a name loses a thing, and is released while that is repaired
+	undo                  // a name loses a thing, and is released while a repair takes the thing again
 	sweep
 	repair // a name
 	lose   // a thing of a name vanishes behind the engine's back
@@ -49,7 +49,7 @@ type wanted struct {
 	kinds     []string
 	needs     []string
 	addresses []string
-	// retires says that the name is released, and waits for those that need it.
+	// retires says that the name is released, and waits for the names that need it.
 	retires bool
 }
 
@@ -58,7 +58,7 @@ type script struct {
 	*rand.Rand
 	names []string
 	model map[string]wanted
-	busy  map[string]int // in this wave: 1 shared, 2 alone
+	busy  map[string]int // by name, in this wave: 1: steps share the name; 2: one step has the name alone
 	tags  int
 	rests []string // addresses that a name had, and no name has any more
 }
@@ -119,7 +119,7 @@ func (s *script) step() (step, bool) {
 		w.kinds = append(slices.Delete(slices.Clone(w.kinds), st.at, st.at+1), st.kinds...)
 		if len(w.needs) > 0 && s.busy[w.needs[0]] < 2 && s.IntN(2) == 0 {
 			st.needs, w.needs = w.needs[:1], w.needs[1:]
-			s.busy[st.needs[0]] = 1 // its release would take the name with it, or not
+			s.busy[st.needs[0]] = 1 // the release of that need would take the name with it, or not
 		}
 		s.model[st.name] = w
 		if passes := s.IntN(2) == 0 && s.passes(&st); !passes && len(w.addresses) > 0 {
@@ -201,8 +201,8 @@ func split(all []string, i int) ([]string, string) {
 	return slices.Delete(slices.Clone(all), i, i+1), all[i]
 }
 
-// pick chooses a name that is standing, or one that is not, and that is not busy in this
-// wave.
+// pick chooses a name that stands or, if standing is false, a name that does not. The name is not
+// busy in this wave, and is busy for this use from then on.
 func (s *script) pick(name *string, standing bool, use int) bool {
 	for _, i := range s.Perm(len(s.names)) {
 		n := s.names[i]
@@ -216,8 +216,8 @@ func (s *script) pick(name *string, standing bool, use int) bool {
 	return false
 }
 
-// drop takes a name and all that go with it out of the model, unless one of them is busy. A
-// name that waits for those that need it goes when the last of them has gone.
+// drop takes a name, and all names that go with it, out of the model, unless one of these names is
+// busy. A name that waits for names that need it goes when the last of those has gone.
 func (s *script) drop(name string) bool {
 	all := family(s.model, name)
 	if slices.ContainsFunc(all, func(n string) bool { return s.busy[n] > 0 }) {
@@ -249,10 +249,10 @@ func (s *script) retire() {
 	slices.Sort(s.rests)
 }
 
-// waits reports whether the release of an owner of these kinds waits for those that need it.
+// waits reports whether the release of an owner of these kinds waits for the owners that need it.
 func waits(kinds []string) bool { return slices.Contains(kinds, "block") }
 
-// family returns a name and those that go with it.
+// family returns a name and the names that go with it.
 func family(model map[string]wanted, name string) []string {
 	all := []string{name}
 	if waits(model[name].kinds) {

@@ -17,8 +17,8 @@ import (
 	"github.com/berth-net/berth/internal/ledger"
 )
 
-// do takes one step, and tries it again as often as it fails. It reports whether the step is
-// done: it is not if the engine has died.
+// do takes one step, and tries the step again as often as it fails. do reports whether the step is
+// done: the step is not done if the engine has died.
 func (r *modelRun) do(s step) bool {
 	ctx := r.t.Context()
 	switch s.verb {
@@ -105,7 +105,7 @@ func (r *modelRun) doTake(ctx context.Context, s step) bool {
 		err := r.Take(ctx, o)
 		if err == nil && len(twice(o)) > 0 {
 			r.wantOwn(o)
-			continue // and be released: the next one needs a name of its own
+			continue // the loop releases o: the next owner needs a name of its own
 		}
 		if err == nil {
 			r.mu.Lock()
@@ -155,10 +155,10 @@ func (r *modelRun) adopt(ctx context.Context, name string) bool {
 	if !ok || !o.Wanted() || r.Repair(ctx, id) != nil { // Repair refuses a doomed owner, for example
 		return false
 	}
-	if now, ok := r.ledger.Owner(id); !ok || !now.Wanted() { // it was doomed, until its release was promised just now
+	if now, ok := r.ledger.Owner(id); !ok || !now.Wanted() { // the owner was doomed, until its release was promised just now
 		return false
 	}
-	if len(twice(o)) > 0 { // the other one that had its name has gone, and must get the name again
+	if len(twice(o)) > 0 { // the other owner of the name has gone, and o must have the name now
 		r.wantOwn(o)
 		return false
 	}
@@ -180,7 +180,7 @@ func (r *modelRun) doClaim(ctx context.Context, s step) bool {
 	}
 	err := r.Take(ctx, o)
 	if s.name == "" && err != nil {
-		return true // it rests, or is about to
+		return true // the address rests, or is about to
 	}
 	if err == nil || errors.As(err, &taken) && taken.Owner != has {
 		r.t.Errorf("taking %s, which %s has: %v", s.name, has, err)
@@ -221,8 +221,8 @@ func (r *modelRun) doGrant(ctx context.Context, s step) bool {
 }
 
 // doPass passes an address from one owner to another, in a commit of its own, or in the commit
-// of a change that changes nothing else. From then on the other owner has the address. It is
-// never free in between, or it would rest.
+// of a change that changes nothing else. From then on the other owner has the address. The address
+// is never free in between, or it would rest.
 func (r *modelRun) doPass(ctx context.Context, s step) bool {
 	from, to, name := r.stands(s.from).ID, r.stands(s.name).ID, address(s.address)
 	return r.until(s, func() bool { return r.holder(name) == to }, func() error {
@@ -335,8 +335,8 @@ func (r *modelRun) brief() time.Duration {
 	return 2 * time.Second
 }
 
-// doRace releases an owner while it is being taken, or, if needed is not empty, another owner
-// that it needs, with those that go with that one.
+// doRace releases an owner while it is being taken. If needed is not empty, doRace releases needed
+// instead: another owner that the first one needs, with the owners that go with it.
 func (r *modelRun) doRace(ctx context.Context, s step, needed []hold.ID) bool {
 	var needs []hold.ID
 	if n := len(needed); n > 0 {

@@ -86,7 +86,7 @@ type modelRun struct {
 	unsure   map[string][]hold.ID  // by name: incarnations that are to be released
 	promised map[hold.ID]bool      // Release has returned nil
 	needs    map[hold.ID][]hold.ID
-	loose    map[hold.ID]bool // it may stand after its release, for owners that need it
+	loose    map[hold.ID]bool // the owner may stand after its release, for owners that need it
 	passed   map[string]bool  // by thing: its owner has lost it by a change, or may lose it by a rollback
 	tried    map[string]bool  // by thing: its release was tried in this life
 	ordered  map[hold.ID]bool
@@ -94,7 +94,7 @@ type modelRun struct {
 	strays   map[hold.ID]bool     // owners of stray things, which nobody ever took
 	untaken  map[hold.ID]bool     // Take has failed in this life
 	seen     map[string]bool      // reservations that were acquired in this life
-	parted   map[string]hold.Name // by thing: an address that a change takes away with it
+	parted   map[string]hold.Name // by thing: an address that a change takes away with the thing
 	told     map[string]int       // by process: how many events in this life said that it has ended
 	calls    *calls               // of this life
 	api      api
@@ -247,7 +247,7 @@ func (r *modelRun) play(steps int) {
 	r.stop()
 }
 
-// insist takes all steps of a wave at once. If the engine ends, it takes those that are not
+// insist takes all steps of a wave at once. If the engine ends, insist takes the steps that are not
 // done again in the engine's next life.
 func (r *modelRun) insist(wave []step) {
 	for !r.t.Failed() {
@@ -384,7 +384,7 @@ func (r *modelRun) settle() {
 			r.t.Errorf("waiting for %s: %v; owed %v; needed by %v; the fault was: %s", o, err, r.Owed(o.ID), r.ledger.Needers(o.ID), r.plan.Surfaced())
 		}
 	}
-	for len(r.Owed("")) > 0 && ctx.Err() == nil { // forgets that were written and failed all the same
+	for len(r.Owed("")) > 0 && ctx.Err() == nil { // a forget may have been written although its commit has failed
 		time.Sleep(50 * time.Microsecond)
 	}
 	r.sweepAll(ctx)

@@ -9,8 +9,8 @@ import (
 	"github.com/berth-net/berth/internal/ledger"
 )
 
-// Now and then a lease is given a name that another owner has. The Take of its owner must be
-// refused, and the other owner keeps the name.
+// Now and then a lease is given a name that another owner has. The engine must refuse the Take of
+// the lease's owner, and the other owner keeps the name.
 
 // anothers returns a name that an owner which stands has discovered, or "".
 func (r *modelRun) anothers() string {
@@ -25,7 +25,7 @@ func (r *modelRun) anothers() string {
 	return ""
 }
 
-// twice returns the names that an owner's leases were given although they were another's.
+// twice returns the names that an owner's leases were given although another owner had these names.
 func twice(o hold.Owner) []hold.Name {
 	var names []hold.Name
 	for _, h := range o.Holds {

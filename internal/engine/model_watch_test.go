@@ -17,9 +17,9 @@ import (
 // limit is how long one call of a kind may take.
 type limit struct{ try, look time.Duration }
 
-// usual has the limits of the engine's options in the model. limits has those of the kinds
-// that have limits of their own: one has a shorter try and a longer look than usual, the
-// other a longer try and a shorter look.
+// usual has the limits of the engine's options in the model. limits has the limits of the kinds
+// that have limits of their own: one kind has a shorter try and a longer look than usual, the other
+// kind has a longer try and a shorter look.
 var (
 	usual  = limit{5 * time.Millisecond, 2 * time.Second}
 	limits = map[string]limit{
@@ -41,8 +41,8 @@ type pause struct{ from, until time.Time }
 func newCalls() *calls { return &calls{under: map[string]int{}, later: map[string]pause{}} }
 
 // watch checks the calls of a kind. No more releases than its Flight are under way at once;
-// those of things without an owner do not count. Each call has the limit of the kind, or
-// else that of the options. None begins while the kind pauses.
+// releases of things without an owner do not count. Each call has the limit of the kind, or else
+// the limit of the options. No call begins while the kind pauses.
 func (c *calls) watch(r *modelRun, k hold.Kind) hold.Kind {
 	name, lim := k.Name(), usual
 	if own, ok := limits[k.Name()]; ok {
@@ -122,7 +122,7 @@ func (c *calls) answers(name string, errs ...error) {
 // the pause ends, it answers all calls of the kind that it was asked too often. Often another
 // pause begins with the first call after the end.
 type api struct {
-	quiet bool                 // it begins no pause
+	quiet bool                 // the API begins no pause
 	later map[string]time.Time // by kind: the end of the last pause
 	asked map[string]int       // by kind: how often it was asked in the last pause
 	again map[string]bool      // by kind: the next call may begin a second pause
@@ -149,8 +149,9 @@ func (a *api) ask(r *modelRun, kind string) error {
 			r.t.Errorf("in a pause %s was asked %d times", kind, a.asked[kind])
 			return nil // or the calls would go on for ever
 		}
-		// Once, an answer names an earlier time than the end, which the engine must not forget
-		// for it. If each did, an engine that has not heard of the end would ask many times.
+		// One answer names an earlier time than the pause's end. The engine must not forget the end
+		// for that time. If each answer named an earlier time, an engine that has not heard of the
+		// end would ask many times.
 		if a.asked[kind] == 1 {
 			until = now.Add(until.Sub(now) / 2)
 		}
@@ -239,7 +240,7 @@ type plans []plan
 
 type plan struct {
 	*fault.Plan
-	releases bool // it hits only releases
+	releases bool // the fault hits only releases
 }
 
 func newPlans(random *rand.Rand) plans {

@@ -48,8 +48,8 @@ func shared(kind, name string) hold.Owner {
 	return o
 }
 
-// An owner takes a thing that had none, while a sweep is about to remove it. The thing stays,
-// also if it is taken in the very moment of the removal.
+// An owner takes a thing that had no owner, while a sweep is about to remove the thing. The thing
+// stays, also if it is taken in the very moment of the removal.
 func TestSweepRemovesNothingThatIsTakenMeanwhile(t *testing.T) {
 	for _, when := range []string{"before", "in the moment"} {
 		t.Run(when, func(t *testing.T) {

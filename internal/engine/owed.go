@@ -10,7 +10,7 @@ import (
 )
 
 // Owed is a hold whose release has been tried and has failed, or a commit that could not be
-// written. The engine tries it again for ever, with growing waits.
+// written. The engine tries the release or the commit again for ever, with growing waits.
 type Owed struct {
 	Hold  hold.Hold // with a nil Spec: the promise or the forget could not be written to the ledger
 	Since time.Time // the first failure, or the promise if an earlier run of the program made it
@@ -27,8 +27,8 @@ type trouble struct {
 	err         error
 	hung        bool        // the last try took all of its time
 	asked       bool        // Retry has asked for the next try, and that try has not ended
-	lost        bool        // the last try is under way, and counted
-	timer       *time.Timer // starts the next try; nil: the line does, or there is none
+	lost        bool        // the last try has not returned yet, and is counted as failed
+	timer       *time.Timer // starts the next try; nil: the line starts it, or there is none
 	try         func()
 }
 
@@ -48,9 +48,9 @@ func (t *trouble) again(e *Engine, o hold.Owner, err error, try func()) *trouble
 	return t
 }
 
-// later notes one more failure for a hold that is already back in its line: the line pauses
-// until at, and then tries the hold without a timer. The receiver is nil at the first
-// failure. Engine.mu is held.
+// later notes one more failure for a hold that is already back in its line: the line pauses until
+// the time `at`, and then tries the hold without a timer. The receiver is nil at the first failure.
+// Engine.mu is held.
 func (t *trouble) later(e *Engine, o hold.Owner, err error, at time.Time, try func()) *trouble {
 	if t == nil {
 		t = &trouble{since: e.since(o)}
@@ -62,8 +62,8 @@ func (t *trouble) later(e *Engine, o hold.Owner, err error, at time.Time, try fu
 	return t
 }
 
-// underWay notes that a try that began at began does not return. The receiver is nil if it is the
-// first try. Engine.mu is held.
+// underWay notes that a try, which began at the time `began`, does not return. The receiver is nil
+// if it is the first try. Engine.mu is held.
 func (t *trouble) underWay(e *Engine, o hold.Owner, err error, began time.Time) *trouble {
 	if t == nil {
 		t = &trouble{since: e.since(o)}
@@ -73,7 +73,7 @@ func (t *trouble) underWay(e *Engine, o hold.Owner, err error, began time.Time) 
 	return t
 }
 
-// count counts a try that has failed, once, even if it was counted while it was under way.
+// count counts a try that has failed, unless underWay has counted that try already.
 func (t *trouble) count() {
 	if !t.lost {
 		t.tries++
@@ -81,9 +81,9 @@ func (t *trouble) count() {
 	t.lost = false
 }
 
-// since returns when a trouble with an owner began that has just been noticed. If an earlier
-// run of the program promised the owner's release, that is the time of the promise: this
-// run knows nothing of earlier failures.
+// since returns when a trouble with an owner began that the engine has just noticed: now. But if an
+// earlier run of the program promised the owner's release, since returns the time of the promise:
+// this run knows nothing of earlier failures.
 func (e *Engine) since(o hold.Owner) time.Time {
 	if !o.Wanted() && o.Releasing.Before(e.began) {
 		return o.Releasing
@@ -161,9 +161,10 @@ func (e *Engine) Owed(id hold.ID) []Owed {
 }
 
 // Retry tries now, instead of later, what the owners of ids owe; without ids, what all
-// owners owe. It returns the number of tries. A try that is under way counts, and is not
-// made twice. If such a try fails, the engine sends another event, and the waits go on
-// growing from where they were. A release that waits for its kind's pause to end is not tried.
+// owners owe. It returns the number of tries. A try that is under way counts, and Retry does not
+// make it twice. If a try that Retry has asked for fails, the engine sends another event, and the
+// waits go on growing from where they were. A release that waits for its kind's pause to end is not
+// tried.
 func (e *Engine) Retry(ids ...hold.ID) int {
 	e.mu.Lock()
 	n := 0

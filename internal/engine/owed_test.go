@@ -67,7 +67,7 @@ func TestRetryBringsTheNextTryForward(t *testing.T) {
 		t.Errorf("%d tries for an owner that owes nothing", got)
 	}
 
-	// Asked for several times while it is under way, it is made once.
+	// Retry may ask for a try several times while the try is under way: the try is made once.
 	if got := n.Retry(o.ID); got != 1 {
 		t.Errorf("%d tries, want 1", got)
 	}
@@ -163,8 +163,8 @@ func TestOwedSurvivesARestart(t *testing.T) {
 	if owed := owes(t, n, o.ID, 1); !owed.Since.Equal(promised.Releasing) {
 		t.Errorf("after a restart it is owed since %v, want %v", owed.Since, promised.Releasing)
 	}
-	// A program without the kind shows that the hold is owed, and no next try: it never
-	// tries it.
+	// A program without the kind shows that the hold is owed, and no next try: such a program never
+	// tries the hold.
 	n.stop()
 	n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) { return l, ks[:1] }, hourly)
 	must(t, n.Restore(t.Context()))

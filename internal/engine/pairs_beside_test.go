@@ -11,7 +11,7 @@ import (
 )
 
 // besides are the things that may happen beside a fault. victim is the owner that the faulty
-// operation is about, or the parent if it is about none.
+// operation is about, or the parent if the operation is about no owner.
 var besides = []struct {
 	name string
 	do   func(r *pairRun, ctx context.Context, victim hold.ID)
@@ -106,7 +106,7 @@ func (r *pairRun) tryAgain(ctx context.Context, victim hold.ID) {
 	}
 }
 
-// claim takes the victim's name for another owner, which may have it if it is free.
+// claim takes the victim's name for another owner, which may have the name if nobody has it.
 func (r *pairRun) claim(ctx context.Context, victim hold.ID) {
 	o, ok := r.ledger.Owner(victim)
 	if !ok || len(o.Names) == 0 {

@@ -89,8 +89,8 @@ func (r *pairRun) run() {
 	r.end()
 }
 
-// step does something, and waits until it has ended, but no longer than patience: if it hangs
-// longer, it goes on beside the next steps.
+// step does something, and waits until it has ended, but no longer than patience: a step that hangs
+// longer goes on beside the next steps.
 func (r *pairRun) step(what string, f func(ctx context.Context) error) (err error, ended bool) {
 	if r.watch.dead() {
 		return fault.ErrKilled, false
@@ -207,7 +207,8 @@ func (r *pairRun) family() {
 	}
 }
 
-// others come and go at once, while something is broken that they do not use.
+// others lets other owners come and go at once, while something is broken that these owners do not
+// use.
 func (r *pairRun) others() {
 	at := r.plan.Surfaced()
 	if strings.HasPrefix(at, "commit") || !r.narrow && r.mode >= fault.FailForever {

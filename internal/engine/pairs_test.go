@@ -24,7 +24,7 @@ type pair struct {
 	mode   fault.Mode // what the fault does to it
 	narrow bool       // a fault that goes on hits one owner, and not a whole kind
 	beside int        // index in besides
-	late   bool       // that happens a moment after the operation has begun, while all goes on
+	late   bool       // what happens beside comes a moment after the operation has begun, while all goes on
 }
 
 func (p pair) String() string {

@@ -10,7 +10,7 @@ import (
 
 // Past is how the release of an owner went, in this run of the program.
 type Past struct {
-	// Asker is who had the owner released, in the words of AskedBy or one of the constants
+	// Asker says who asked for the owner's release, in the words of AskedBy or one of the constants
 	// below. "": an earlier run of the program promised the release.
 	Asker   string
 	Earlier Earlier
@@ -23,8 +23,8 @@ type Past struct {
 
 // Earlier is what somebody else did for an owner's release, before this program heard of it.
 type Earlier struct {
-	Asked time.Time // when they took the request; zero: nobody did
-	Cut   time.Time // when they cut the owner off; zero: they did not
+	Asked time.Time // when somebody else took the request; zero: nobody did
+	Cut   time.Time // when somebody else cut the owner off; zero: nobody did
 }
 
 // PastHold is how the release of one hold went.
@@ -38,7 +38,7 @@ type PastHold struct {
 type PastTrouble struct {
 	Since time.Time
 	Tries int
-	Err   error // of the last one
+	Err   error // of the last try that failed
 }
 
 // Askers of releases that the engine begins by itself.
@@ -59,19 +59,19 @@ type (
 	earlierKey struct{}
 )
 
-// AskedBy returns a context in which the releases that are promised are on behalf of who.
+// AskedBy returns a context for promises of releases that `who` has asked for.
 func AskedBy(ctx context.Context, who string) context.Context {
 	return context.WithValue(ctx, askerKey{}, who)
 }
 
-// AskedEarlier returns a context in which the releases that are promised had been asked for
-// before. of says what had happened to an owner by then.
+// AskedEarlier returns a context for promises of releases that somebody had asked for before this
+// program heard of it. `of` returns what had happened to an owner by then.
 func AskedEarlier(ctx context.Context, of func(hold.ID) Earlier) context.Context {
 	return context.WithValue(ctx, earlierKey{}, of)
 }
 
-// noteAsker notes who had owners released, which a promise of this context has just made
-// releasing. Later promises for the same owners change nothing.
+// noteAsker notes who asked for the release of owners that a promise with this context has just
+// made releasing. Later promises for the same owners change nothing.
 func (e *Engine) noteAsker(ctx context.Context, ids []hold.ID) {
 	by, _ := ctx.Value(askerKey{}).(string)
 	if by == "" {
@@ -88,7 +88,7 @@ func (e *Engine) noteAsker(ctx context.Context, ids []hold.ID) {
 }
 
 // noteAsked changes what is known of how owners' releases came about. It leaves out owners
-// that are forgotten: nobody would take them off the list again (ended).
+// that are forgotten: nobody would take them off Engine.asked again (ended).
 func (e *Engine) noteAsked(ids []hold.ID, change func(*asked)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -103,7 +103,7 @@ func (e *Engine) noteAsked(ids []hold.ID, change func(*asked)) {
 
 // noteFailed notes why an owner could not be taken.
 func (e *Engine) noteFailed(id hold.ID, err error) {
-	if !errors.Is(err, ErrOvertaken) { // then it was taken away, and did not fail
+	if !errors.Is(err, ErrOvertaken) { // after ErrOvertaken, the Take did not fail: a release took the owner away
 		e.noteAsked([]hold.ID{id}, func(a *asked) { a.failed = err })
 	}
 }

@@ -12,8 +12,8 @@ import (
 
 // A kind may say that nothing of it is to be tried before a time (hold.LaterError). Until
 // then its whole line pauses, and each Take that has to acquire a hold of the kind waits.
-// When the time has come, one call probes, and all others wait for what it is answered: they
-// wait on if that is another time, and go on if it is anything else.
+// When the time has come, one call is the probe, and all other calls wait for the kind's answer to
+// the probe. If the answer is another LaterError they wait on; after any other answer they go on.
 
 // probe is the one call of a kind that asks again after a pause.
 type probe struct {
@@ -47,9 +47,8 @@ func (n *line) staffAll() {
 	}
 }
 
-// pausesAfter lets the line pause if err is a LaterError, and reports whether it pauses
-// because of that. A LaterError whose time has passed is like any other error. Engine.mu is
-// held.
+// pausesAfter lets the line pause if err is a LaterError, and reports whether the line pauses then.
+// A LaterError whose time has passed is like any other error. Engine.mu is held.
 func (n *line) pausesAfter(err error) bool {
 	var later *hold.LaterError
 	if !errors.As(err, &later) {
@@ -65,9 +64,9 @@ func (n *line) pauses() bool { return n.e.now().Before(n.paused) }
 // open reports whether a call may begin now. Engine.mu is held.
 func (n *line) open() bool { return !n.pauses() && n.probe == nil }
 
-// begin notes that a call of an open line begins, and returns it if it is a probe, and nil if
-// the line is not in doubt. A probe that takes longer than a tenth of the limit for a try
-// keeps the others no longer: the next call is a probe, too. Engine.mu is held.
+// begin notes that a call of an open line begins. The call is a probe if the line is in doubt
+// (line.doubt); if not, begin returns nil. A probe that takes longer than a tenth of the limit for
+// a try keeps the other calls waiting no longer: the next call is a probe, too. Engine.mu is held.
 func (n *line) begin() *probe {
 	if !n.doubt {
 		return nil
@@ -82,9 +81,9 @@ func (n *line) begin() *probe {
 	return p
 }
 
-// answered notes what a call was answered. p is what begin has returned for the call, whose
-// context is ctx. A call that ended because of its context says nothing about the kind.
-// Engine.mu is held.
+// answered notes how the kind answered a call. p is what begin has returned for the call, whose
+// context is ctx. A call that ended because of its context says nothing about the kind. Engine.mu
+// is held.
 func (n *line) answered(ctx context.Context, p *probe, errs ...error) {
 	says := true
 	for _, err := range errs {
@@ -120,7 +119,7 @@ func (n *line) endProbe(p *probe) {
 const overdueAnswers = 3
 
 // inTurn calls f as soon as the kind's line is open, and again after each LaterError that f
-// returns. If it would have to wait beyond the deadline of ctx, it returns an error at once.
+// returns. If inTurn would have to wait beyond the deadline of ctx, it returns an error at once.
 func (e *Engine) inTurn(ctx context.Context, k hold.Kind, f func() error) error {
 	n := e.lines[k.Name()]
 	for overdue := 0; ; {
@@ -195,7 +194,7 @@ func (e *Engine) sleepUntil(ctx context.Context, at time.Time) error {
 
 // stranger releases a thing that has no owner. tried is false if the line has no place for
 // it now, or if the kind pauses. At most one release of a thing without an owner runs at once,
-// because it may hang: the other places are for things that have an owner.
+// because such a release may hang: the other places are for things that have an owner.
 func (n *line) stranger(ctx context.Context, h hold.Hold) (err error, tried bool) {
 	n.e.mu.Lock()
 	if n.strangers > 0 || n.busyBy() >= n.kind.Flight || !n.open() {

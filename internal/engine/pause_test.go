@@ -37,7 +37,7 @@ func throttled(t *testing.T, f func(t *testing.T, n *node, from func(), asked *i
 	})
 }
 
-// After an API was asked too often, not each owner that goes asks it again: the whole kind
+// After an API was asked too often, the owners that go do not each ask it again: the whole kind
 // pauses, other kinds go on, and what waits goes when the time has come.
 func TestThrottledKindPausesAsOne(t *testing.T) {
 	throttled(t, func(t *testing.T, n *node, from func(), asked *int) {
@@ -171,12 +171,14 @@ func probed(t *testing.T, begin func(t *testing.T, n *node, o hold.Owner), prepa
 	})
 }
 
-// When a pause ends and the API still says "later", not each Take that has waited asks it.
+// When a pause ends and the API still says "later", only one of the Takes that have waited asks the
+// API.
 func TestOneTakeProbes(t *testing.T) {
 	probed(t, func(t *testing.T, n *node, o hold.Owner) { must(t, n.Take(t.Context(), o)) }, false)
 }
 
-// Neither does each release.
+// When a pause ends and the API still says "later", only one of the releases that have waited asks
+// the API.
 func TestOneReleaseProbes(t *testing.T) {
 	probed(t, func(t *testing.T, n *node, o hold.Owner) {
 		must(t, n.Release(t.Context(), []hold.ID{o.ID}))
@@ -184,8 +186,8 @@ func TestOneReleaseProbes(t *testing.T) {
 	}, true)
 }
 
-// A probe that gets no answer keeps the others only for a while: then another call probes.
-// One that is given up says nothing of the kind: again only one call probes.
+// A probe that gets no answer keeps the other calls waiting only for a while: then another call
+// probes. A probe that its caller gives up says nothing of the kind: again only one call probes.
 func TestProbeWithoutAnswer(t *testing.T) {
 	throttled(t, func(t *testing.T, n *node, from func(), asked *int) {
 		says := n.world.before
@@ -221,7 +223,7 @@ func TestProbeWithoutAnswer(t *testing.T) {
 				t.Error("it is taken by a call that was given up")
 			}
 		})
-		time.Sleep(60*time.Second + time.Second/2) // it probes
+		time.Sleep(60*time.Second + time.Second/2) // by now this Take probes
 		for i := range 20 {
 			all.Go(func() { take(t, n, owner("", fmt.Sprint(i), "rule")) })
 		}

@@ -58,8 +58,8 @@ func (n *node) loseLease(o hold.Owner, offers string) {
 	}
 }
 
-// A lease is lost, and taken again under a name that another owner has. It is given back, and
-// audits say that it is missing until it is taken again under a free name.
+// A lease is lost, and taken again under a name that another owner has. The engine gives the lease
+// back, and audits say that the lease is missing until it is taken again under a free name.
 func TestRediscoversAnothersName(t *testing.T) {
 	n := newNode(t)
 	other, o := delegated("other", "theirs"), delegated("pod", "first", "rule")
@@ -153,15 +153,15 @@ func TestReleasesWhatWasFoundLast(t *testing.T) {
 	wantResidue(t, n, empty)
 }
 
-// A change has gained a lease under another owner's name, and its rollback could not be
-// written. That does not keep the owner's other holds from being taken again.
+// A change has gained a lease under another owner's name, and the change's rollback could not be
+// written. The failed rollback does not keep the owner's other holds from being taken again.
 func TestRediscoversBesideRefusedGain(t *testing.T) {
 	n, disk := onDisk(t)
 	other := delegated("other", "theirs")
 	o := delegated("pod", "first", "rule")
 	take(t, n, other)
 	take(t, n, o)
-	disk.Fill(3) // announced, found, and no more
+	disk.Fill(3) // the change is announced and the discovery is written; the third commit fails
 	_, err := n.Change(t.Context(), o.ID, func(o *hold.Owner) error {
 		o.Holds = append(o.Holds, hold.Hold{Owner: o.ID, Spec: &thing{K: "lease", N: "more-" + string(o.ID), Offers: "theirs"}})
 		return nil

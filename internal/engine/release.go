@@ -15,14 +15,14 @@ import (
 type leaving struct {
 	owner   hold.Owner
 	state   []holdState              // of owner.Holds
-	tried   bool                     // its cut has been tried: nothing is released before
-	cut     bool                     // its cut has succeeded
-	cutAt   time.Time                // when it did
-	cutErr  error                    // why the last cut that failed did
-	final   bool                     // nothing is left to do but to forget it
-	told    bool                     // Options.Ending was called with it
+	tried   bool                     // the owner's cut has been tried: before that, no hold is released
+	cut     bool                     // the owner's cut has succeeded
+	cutAt   time.Time                // when the cut succeeded
+	cutErr  error                    // the error of the last cut that failed
+	final   bool                     // nothing is left to do but to forget the owner
+	told    bool                     // Options.Ending was called with the owner
 	trouble *trouble                 // of the forget
-	gone    chan struct{}            // closed once it is forgotten
+	gone    chan struct{}            // closed once the owner is forgotten
 	stuck   chan struct{}            // closed once something is owed, and nothing else can be tried
 	without map[string]chan struct{} // for WaitKind, by kind: closed once no hold of the kind is left
 }
@@ -30,20 +30,20 @@ type leaving struct {
 // holdState says how far the release of one hold is.
 type holdState struct {
 	stage    hold.Stage
-	cuts     bool // its kind has a Cut: the owner can be reached by this hold
-	queued   bool // it is with its line: waits there, is being tried, or waits for its next try
-	severed  bool // its line sees to its cut's second leg (hold.Kind.Sever)
+	cuts     bool // the hold's kind has a Cut: the owner can be reached by this hold
+	queued   bool // the hold is with its line: waits there, is being tried, or waits for its next try
+	severed  bool // the hold's line sees to the cut's second leg (hold.Kind.Sever)
 	released bool
 	trouble  *trouble     // after a failed try
 	at       time.Time    // when it was released
-	past     *PastTrouble // what trouble was before that
+	past     *PastTrouble // what trouble was before the release
 }
 
 // Release promises that owners go. When it returns nil, the promise is durable and each
 // of the owners is cut off. The engine then gives back what they hold, and tries for as
 // long as it takes; Wait waits for that.
 //
-// The owners that need one of them are released with it. If one of an owner's kinds waits
+// Release also releases the owners that need one of ids. If one of an owner's kinds waits
 // (hold.Kind.Waits), the owners that need it are not released with it: the owner stands until
 // somebody else has released them.
 //
@@ -60,9 +60,9 @@ func (e *Engine) Release(ctx context.Context, ids []hold.ID, ops ...ledger.Op) e
 	return errors.Join(err, e.Depart(ctx, all))
 }
 
-// Promise is the first half of Release: the commit. It returns the owners that have to
-// depart: the owners among ids that the ledger knows, and the owners that are released with them.
-// An owner comes after the owners that need it.
+// Promise is the first half of Release: the commit. Promise returns the owners that have to depart:
+// the owners among ids that the ledger knows, and the owners that are released with them. An owner
+// comes after the owners that need it.
 //
 // After an error the caller may not take ids and ops for promised: a commit that was
 // withdrawn may have been written, or not. Promise then returns only those of the owners
@@ -72,7 +72,7 @@ func (e *Engine) Promise(ctx context.Context, ids []hold.ID, ops ...ledger.Op) (
 	if err != nil {
 		all = e.promised(ids)
 	} else {
-		e.absolve(ids) // all does not have those that are forgotten by now
+		e.absolve(ids) // all lacks the owners that are forgotten by now
 	}
 	e.absolve(all)
 	if e.Tracer != nil {
@@ -92,9 +92,9 @@ func (e *Engine) promise(ctx context.Context, ids []hold.ID, ops []ledger.Op) ([
 	for {
 		all := e.family(ids)
 		commit := append([]ledger.Op(nil), ops...)
-		var ours []hold.ID // that this commit makes releasing
+		var ours []hold.ID // the owners that this commit makes releasing
 		for _, id := range ids {
-			if !e.known(id) { // ops may begin it
+			if !e.known(id) { // ops may begin the owner
 				ours = append(ours, id)
 			}
 		}
@@ -107,7 +107,7 @@ func (e *Engine) promise(ctx context.Context, ids []hold.ID, ops []ledger.Op) ([
 		if len(commit) > 0 {
 			err := e.commit(ctx, commit...)
 			if errors.Is(err, ledger.ErrUnknown) {
-				continue // one was forgotten in between: look again
+				continue // an owner was forgotten in between: look again
 			}
 			if err != nil {
 				return nil, err
@@ -116,7 +116,7 @@ func (e *Engine) promise(ctx context.Context, ids []hold.ID, ops []ledger.Op) ([
 		}
 		ops = nil
 		// An owner that needs one of them may have begun before the commit, or by ops: then
-		// the family has grown, and the loop goes on. None can begin now, because the
+		// the family has grown, and the loop goes on. No such owner can begin now, because the
 		// ledger refuses to begin an owner that needs a releasing one.
 		if all = e.family(ids); !slices.ContainsFunc(all, e.wanted) {
 			return all, nil
@@ -164,8 +164,8 @@ func (e *Engine) family(ids []hold.ID) []hold.ID {
 	return all
 }
 
-// waits reports whether an owner's release waits for the owners that need it. If not, its
-// release takes them with it.
+// waits reports whether an owner's release waits for the owners that need it. If it does not wait,
+// the release takes those owners with it.
 func (e *Engine) waits(o hold.Owner) bool {
 	return slices.ContainsFunc(o.Holds, func(h hold.Hold) bool {
 		k, err := e.kind(h)
@@ -177,7 +177,7 @@ func (e *Engine) waits(o hold.Owner) bool {
 // release waits for an owner that needs it and stands.
 func (e *Engine) stands(o hold.Owner) bool { return o.Wanted() || e.needed(o.ID) }
 
-// needed reports whether an owner is needed by another one that stands.
+// needed reports whether another owner that stands needs this one.
 func (e *Engine) needed(id hold.ID) bool {
 	return slices.ContainsFunc(e.Ledger.Needers(id), func(needer hold.ID) bool {
 		o, ok := e.Ledger.Owner(needer)
@@ -211,10 +211,10 @@ func (e *Engine) unreleased(l *leaving) []hold.Hold {
 
 // advance sends each hold that can be released now to its kind's line. Nothing goes before
 // the cut has been tried. While the owner can be reached, advance sends only the holds whose
-// kind has a Cut. Use and Reserve holds wait until no owner needs this one any more. Reserve
-// holds go after all Use holds, one by one. If only Tell holds that have failed are left,
-// advance frees the owner's names. advance returns true if nothing is left and the owner
-// can be forgotten, and returns that only once. Engine.mu is held.
+// kind has a Cut. Use and Reserve holds wait until no other owner needs this owner any more.
+// Reserve holds go after all Use holds, one by one. If only Tell holds that have failed are left,
+// advance frees the owner's names. advance returns true if nothing is left and the owner can be
+// forgotten, and returns true only once. Engine.mu is held.
 func (e *Engine) advance(l *leaving) bool {
 	if !l.tried {
 		return false
@@ -256,8 +256,8 @@ func (l *leaving) turn(i int, reachable bool) bool {
 }
 
 // reachable reports whether the cut has failed and a hold that it should have cut is still
-// there. As long as that is so, the owner's other holds are not released: its traffic
-// would leave new traces, such as connection tracking entries, at once.
+// there. As long as that is so, the owner's other holds are not released: the owner's traffic would
+// leave new traces, such as connection tracking entries, at once.
 func (l *leaving) reachable() bool {
 	return !l.cut && slices.ContainsFunc(l.state, func(s holdState) bool { return s.cuts && !s.released })
 }

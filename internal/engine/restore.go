@@ -14,8 +14,8 @@ import (
 // Restore makes the world agree with the ledger after a start: it calls Resume, and then
 // Mend with what is missing.
 //
-// An error joins all that could not be put right. It is no reason not to serve: the next
-// sweep tries again.
+// An error joins all that could not be put right. A caller that gets an error can serve all the
+// same: the next sweep tries again.
 func (e *Engine) Restore(ctx context.Context) error {
 	missing, err := e.Resume(ctx, nil)
 	return errors.Join(err, e.Mend(ctx, missing))
@@ -231,7 +231,8 @@ func (e *Engine) reacquire(ctx context.Context, d drift) error {
 	} else {
 		err = e.acquire(ctx, d.hold)
 	}
-	// It may go since the check above, and may have been cut off before the hold was acquired.
+	// The owner may be going since the check above, and may have been cut off before the hold was
+	// acquired.
 	switch going, unsure := e.going(d.owner); {
 	case going:
 		return errors.Join(err, e.cutOff(ctx, d.owner.Holds), ErrOvertaken)
@@ -258,8 +259,9 @@ func (e *Engine) going(o hold.Owner) (bool, error) {
 	return going, nil
 }
 
-// rediscover takes a hold again whose kind discovers, and writes down what it discovers. The
-// ledger may lack that, if the program ended between an Acquire and its commit.
+// rediscover takes again a hold whose kind discovers, and writes down what the hold discovers. The
+// ledger may lack what the hold discovered before, if the program ended between an Acquire and its
+// commit.
 func (e *Engine) rediscover(ctx context.Context, k hold.Kind, h hold.Hold) error {
 	was := h.Spec.String()
 	raw, err := json.Marshal(h.Spec)

@@ -12,7 +12,7 @@ import (
 // A cut is cheap, and may depend on something that others can take away, such as a table.
 // Most holds are released right after the answer to a DEL, and need no more. The others,
 // which have to wait in their line or could not be released, get the cut's second leg
-// (hold.Kind.Sever), which depends on nothing else.
+// (hold.Kind.Sever), which depends on nothing that others can take away.
 
 const (
 	// legAfter is how long a hold may wait for its release before it gets the second leg.
@@ -76,7 +76,8 @@ func (n *line) severAll(holds []hold.Hold) bool {
 	return true
 }
 
-// severHolds severs an owner's holds, each that can be, as something that a later Acquire undoes.
+// severHolds severs those of an owner's holds whose kind has a Sever. A later Acquire of a hold
+// undoes that.
 func (e *Engine) severHolds(ctx context.Context, holds []hold.Hold) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cutting)
 	defer cancel()
@@ -94,7 +95,7 @@ func (e *Engine) severHolds(ctx context.Context, holds []hold.Hold) error {
 	return errors.Join(errs...)
 }
 
-// wait lets time pass. It returns false if the engine is closing.
+// wait waits for the duration d. It returns false if the engine is closing.
 func (n *line) wait(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -106,8 +107,8 @@ func (n *line) wait(d time.Duration) bool {
 	}
 }
 
-// oneLegged returns the next holds that are due to be severed, and after which time to ask
-// again. If that is 0, no holds are left, and the goroutine that severs ends.
+// oneLegged returns the next holds that are due to be severed, and after which time to ask again.
+// If again is 0, no holds are left, and the goroutine that severs ends.
 func (n *line) oneLegged() (holds []hold.Hold, again time.Duration) {
 	n.e.mu.Lock()
 	defer n.e.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 )
 
 // A hold that waits in its line is severed, although the Sever of another hold hangs and does
-// not heed its context. Until it is severed, its cut has only one leg.
+// not heed its context. Until a hold is severed, the hold's cut has only one leg.
 func TestHangingSeverKeepsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		severed := map[hold.ID]bool{}

@@ -127,7 +127,7 @@ func (e *Engine) look(ctx context.Context, look *hold.Look) (Report, Missing, []
 		r.Owners++
 		r.Holds += len(o.Holds)
 		for _, h := range o.Holds {
-			if _, err := e.kind(h); err != nil && o.Wanted() { // of one that leaves, it is owed
+			if _, err := e.kind(h); err != nil && o.Wanted() { // if the owner is leaving, Owed has this hold
 				r.Findings = append(r.Findings, Finding{Unreadable, h, h.Spec.Kind(), err})
 			}
 		}
@@ -187,7 +187,7 @@ func unowned(found []hold.Hold, owners []hold.Owner) []hold.Hold {
 	for i, o := range owners {
 		byID[o.ID] = i
 	}
-	nameless := map[string]bool{} // kinds whose things do not say who owns them
+	nameless := map[string]bool{} // kinds of things that the owner in h.Owner, if any, does not have
 	var left []hold.Hold
 	for _, h := range found {
 		if i, ok := byID[h.Owner]; ok && has(owners[i].Holds, h.Spec) {

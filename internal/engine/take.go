@@ -76,7 +76,7 @@ func (e *Engine) neverReached(o hold.Owner, failed int, err error) bool {
 }
 
 // noteUnused notes that the names of an owner that could not be taken were never used, and
-// need not rest. Only this engine knows: behind a crash the names rest.
+// need not rest. Only this engine knows that: after a crash the names rest.
 func (e *Engine) noteUnused(id hold.ID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -158,10 +158,10 @@ func (e *Engine) takeable(o hold.Owner) error {
 	return nil
 }
 
-// acquireAll acquires an owner's holds from the index from on, stops at the first one
-// that fails, whose index it returns, and waits until all of them can be used. A failed hold of stage Tell does
-// not stop it. The engine writes what a hold discovers to the ledger before it acquires the next
-// hold.
+// acquireAll acquires an owner's holds from the index `from` on, and then waits until all of them
+// can be used. It stops at the first hold that fails, and returns the index of that hold. A failed
+// hold of stage Tell does not stop acquireAll. The engine writes what a hold discovers to the
+// ledger before it acquires the next hold.
 func (e *Engine) acquireAll(ctx context.Context, o hold.Owner, from int) (failed int, err error) {
 	for i := from; i < len(o.Holds); i++ {
 		h := o.Holds[i]

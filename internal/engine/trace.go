@@ -10,8 +10,8 @@ import (
 
 // Tracer is told what the engine does for a caller. Its methods must not block.
 type Tracer interface {
-	// Acted is called after each operation on a hold: op is acquire, cut or release. holds is
-	// how many the operation had. For acquire, ctx is the caller's.
+	// Acted is called after each operation on a hold: op is acquire, cut, sever or release. holds
+	// is how many holds the operation had. For acquire, ctx is the caller's.
 	Acted(ctx context.Context, op string, h hold.Hold, began time.Time, holds int, err error)
 	// Committed is called after a commit that somebody waits for under ctx.
 	Committed(ctx context.Context, began time.Time, err error)
@@ -21,7 +21,7 @@ type Tracer interface {
 	Left(id hold.ID)
 }
 
-// commit commits what somebody waits for.
+// commit commits ops that a caller waits for, and tells the tracer.
 func (e *Engine) commit(ctx context.Context, ops ...ledger.Op) error {
 	if e.Tracer == nil {
 		return e.Ledger.Commit(ctx, ops...)
@@ -44,7 +44,7 @@ func (e *Engine) act(ctx context.Context, k hold.Kind, op string, h hold.Hold, f
 	return err
 }
 
-// released tells the tracer of a batch that was released, each hold with its error.
+// released tells the tracer of the release of a batch, each hold with its error.
 func (e *Engine) released(ctx context.Context, holds []hold.Hold, began time.Time, errs []error) {
 	if e.Tracer == nil {
 		return

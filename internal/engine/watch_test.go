@@ -43,7 +43,7 @@ func newWatch(t testing.TB, w *world, p *fault.Plan) *watch {
 	}
 }
 
-// begin starts another life: it knows of the former one only what is in the ledger.
+// begin starts another life: the new life knows of the former life only what is in the ledger.
 func (w *watch) begin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -127,8 +127,8 @@ func (w *watch) kind(k hold.Kind) hold.Kind {
 	return k
 }
 
-// own returns the spec that Take was called with. The spec of a call may be the ledger's copy
-// of it.
+// own returns the spec that Take was called with. The spec of a call may be the ledger's copy of
+// that spec.
 func (w *watch) own(h hold.Hold) hold.Spec {
 	for _, own := range w.owners[h.Owner].Holds {
 		if own.Spec.String() == h.Spec.String() {

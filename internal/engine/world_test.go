@@ -29,7 +29,7 @@ type thing struct {
 	Seen string `json:"seen,omitempty"` // discovered
 
 	Offers string `json:"offers,omitempty"` // the name that the world gives when the thing is acquired
-	Name   string `json:"name,omitempty"`   // that name, once it is discovered
+	Name   string `json:"name,omitempty"`   // the offered name, once it is discovered
 	Twice  bool   `json:"twice,omitempty"`  // the offered name is another owner's
 }
 
@@ -70,8 +70,8 @@ func newWorld(t testing.TB) *world {
 
 type before = func(ctx context.Context, op string, h hold.Hold) error
 
-// on is a world's before that runs f ahead of one operation on the owners' things. No owners
-// are everybody.
+// on is a world's before that runs f ahead of one operation on the owners' things. Without owners,
+// f runs ahead of the operation on every owner's things.
 func on(op string, f func(context.Context, hold.Hold) error, owners ...hold.ID) before {
 	return func(ctx context.Context, o string, h hold.Hold) error {
 		if o == op && (len(owners) == 0 || slices.Contains(owners, h.Owner)) {

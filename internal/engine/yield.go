@@ -11,7 +11,7 @@ const (
 	// the processors to others before each call. The answer to a DEL is on its way by then.
 	// If many owners are released at once, their promises and cuts are over by then.
 	breath = 50 * time.Millisecond
-	// jam is how many full batches end the pause: the line has grown too long.
+	// jam is how many full batches in a lane end the pause: the line has grown too long.
 	jam = 32
 )
 
@@ -51,8 +51,8 @@ func (n *line) gather(pause time.Duration) {
 	}
 }
 
-// press notes that a caller waits for releases, so that they do not pause for Takes, until
-// the caller calls leave.
+// press notes that a caller waits for releases, until the caller calls leave. Until then, releases
+// do not pause (rest).
 func (e *Engine) press() (leave func()) {
 	e.mu.Lock()
 	e.waiting++

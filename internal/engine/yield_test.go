@@ -12,9 +12,9 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// Several batches of one kind are released at once. While an owner is being taken, and
-// shortly after, they are smaller, and go one after the other, with pauses: both need the
-// same locks of the kernel.
+// Several batches of one kind are released at once. While an owner is being taken, and shortly
+// after, the batches are smaller, and go one after the other, with pauses: Takes and releases need
+// the same locks of the kernel.
 func TestReleasesYieldToTakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := bareNode(t)

@@ -33,7 +33,8 @@ func Remove(dir root.Dir) (was bool, err error) {
 const (
 	// parts is how many segments the limits span. The files have at most one segment more.
 	parts = 8
-	// meanLine is how many bytes a record may have in the mean: beyond that, old ones go early.
+	// meanLine is how many bytes a record may have in the mean: if records have more, prune removes
+	// old records early.
 	meanLine = 4 << 10
 	// doubt is how long a record of an earlier boot must have been too old before its segment is
 	// removed: the wall clock may be wrong for a while after a boot.
@@ -45,7 +46,7 @@ type segment struct {
 	number  uint64
 	records int
 	size    int64
-	first   ending // of its first and its last record
+	first   ending // when the attachments of its first and its last record ended
 	last    ending
 	tooOld  int64 // since when the last record has been too old, CLOCK_BOOTTIME; 0: it is not
 }
@@ -79,7 +80,8 @@ func (f *folder) write(lines []line, limits Limits, now Now) (written int, err e
 	return written + len(lines), f.prune(limits, now)
 }
 
-// open looks at what there is, once. If somebody has removed the folder since, it begins anew.
+// open reads once what segments there are. If somebody has removed the folder or the open segment
+// since, open begins anew.
 func (f *folder) open() error {
 	if f.looked {
 		if f.file == nil || f.stays() {
@@ -209,7 +211,8 @@ func (f *folder) torn(s *segment) (bool, error) {
 	return end[0] != '\n', err
 }
 
-// begin opens the segment under way, or begins another one if that is full.
+// begin opens the segment under way, or begins another one if that segment is full or has records
+// of too long a time.
 func (f *folder) begin(limits Limits, now Now) error {
 	n := len(f.segments)
 	if n > 0 {
@@ -253,8 +256,9 @@ func (f *folder) openLast(flags int) error {
 	return nil
 }
 
-// prune removes the oldest segments, as long as the younger ones have as many records as the
-// limits say, or too many bytes, and those that are too old.
+// prune removes the oldest segment, and again the oldest, as long as the younger segments have as
+// many records as the limits say, or all segments have too many bytes, or the oldest segment is too
+// old.
 func (f *folder) prune(limits Limits, now Now) error {
 	records, size := 0, int64(0)
 	for _, s := range f.segments {
@@ -308,7 +312,7 @@ func (f *folder) closeFile() error {
 
 // close forgets what is known of the folder.
 func (f *folder) close() {
-	_ = f.closeFile() // what it has written is written
+	_ = f.closeFile() // a close that fails takes back nothing that was written
 	*f = folder{dir: f.dir}
 }
 

@@ -20,7 +20,8 @@ const (
 	hanging = time.Second
 	// again and later are the pauses after a write that failed, at first and at most.
 	again, later = time.Second, time.Minute
-	// maxQueue is how many bytes of records wait in memory. The oldest go first.
+	// maxQueue is how many bytes of records wait in memory. If there are more, put drops the oldest
+	// records.
 	maxQueue = 1 << 20
 	// look is how often the history looks whether records are too old.
 	look = 10 * time.Minute
@@ -53,7 +54,7 @@ type History struct {
 	mu     sync.Mutex
 	queue  []line // to be written, the oldest first; those that are being written are among them
 	bytes  int    // of queue
-	taken  uint64 // lines that ever were in it
+	taken  uint64 // how many lines were ever put into queue
 	lost   uint64
 	failed error // why the last write failed; nil: it did not
 }
@@ -62,7 +63,7 @@ type History struct {
 type line struct {
 	text []byte
 	end  ending
-	n    uint64 // counts all lines
+	n    uint64 // the line's number, counted over all lines
 }
 
 // New returns a history. It touches nothing on the disk.
@@ -161,10 +162,10 @@ func (h *History) Settle() {
 	h.writing.Lock()
 	defer h.writing.Unlock()
 	h.mu.Lock()
-	waits := len(h.queue) > 0 && h.queue[0].n <= last && h.failed == nil // else another one has written it meanwhile
+	waits := len(h.queue) > 0 && h.queue[0].n <= last && h.failed == nil // else another call has written the lines, or Keep tries again
 	h.mu.Unlock()
 	if waits {
-		_ = h.flush() // the log has it, and Keep tries again
+		_ = h.flush() // flush has logged an error, and Keep tries again
 	}
 }
 
@@ -193,7 +194,7 @@ func (h *History) flush() error {
 	written, err := patience.Call(h.calls, h.Dir, hanging, func() (int, error) { return f.write(queue, limits, now) }, nil)
 	h.folder = nil
 	switch {
-	case errors.Is(err, patience.ErrHangs): // f is that call's for good
+	case errors.Is(err, patience.ErrHangs): // f belongs to the call that hangs, for good
 		h.mu.Lock()
 		h.lost += uint64(len(queue))
 		h.mu.Unlock()
@@ -253,7 +254,7 @@ func (h *History) Close() {
 	waits := len(h.queue) > 0
 	h.mu.Unlock()
 	if waits {
-		_ = h.Flush() // the log has it
+		_ = h.Flush() // Flush has logged an error
 	}
 	h.writing.Lock()
 	defer h.writing.Unlock()

@@ -46,7 +46,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// Settle writes what was added, also without Keep. After a write that failed it leaves that to Keep.
+// Settle writes what was added, also without Keep. After a write that failed, Settle leaves the
+// writing to Keep.
 func TestSettle(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	r := newRig(t, Path(dir), 100)

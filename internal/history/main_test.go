@@ -142,7 +142,7 @@ func (r *rig) want(t testing.TB, want string) {
 	}
 }
 
-// files returns the sizes of the segments, the oldest first.
+// files returns the names of the segments, the oldest first, and their size together.
 func files(t testing.TB, dir string) (names []string, size int64) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)

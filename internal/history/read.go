@@ -50,7 +50,7 @@ type part struct {
 
 // Read returns a reader of the history as it is now. It waits for the disk for a second at most.
 func (h *History) Read(f api.PastFilter) *Reader {
-	_ = h.Flush() // what it cannot write is read from memory
+	_ = h.Flush() // what Flush cannot write, the reader takes from memory
 	h.writing.Lock()
 	defer h.writing.Unlock()
 	r := newReader(h.Dir, h.Limits(), h.Now(), f)
@@ -76,8 +76,9 @@ func newReader(dir string, l Limits, now Now, f api.PastFilter) *Reader {
 	return &Reader{filter: f, find: needle(f), limits: l, now: now, dir: dir}
 }
 
-// needle returns a text that each line has which a filter matches, so that others need not be
-// decoded. needle uses only plain words, because JSON may write other texts in several ways.
+// needle returns a text that each line has which a filter matches, so that the reader need not
+// decode other lines. needle uses only plain words, because JSON may write other texts in several
+// ways.
 func needle(f api.PastFilter) []byte {
 	for _, word := range []string{f.Container, f.Pod[strings.IndexByte(f.Pod, '/')+1:]} {
 		plain := strings.IndexFunc(word, func(r rune) bool {
@@ -166,7 +167,7 @@ func (r *Reader) Next() (api.Past, error) {
 			r.corrected[rec.Past.Attachment.ID] = true
 		}
 		r.seen++
-		// Older ones may follow that are not too old, if somebody has set the clock.
+		// Older records may follow that are not too old, if somebody has set the clock.
 		if r.now.age(rec.ending()) <= r.limits.Age && r.filter.Matches(rec.Past) {
 			r.found++
 			return rec.Past, nil
@@ -199,7 +200,8 @@ func (r *Reader) line() ([]byte, error) {
 	}
 }
 
-// nextPart opens the youngest segment that was not read yet. One that is gone was too old.
+// nextPart opens the youngest segment that was not read yet. nextPart skips a segment that is gone:
+// the agent has removed it, because its records were too old or too many.
 func (r *Reader) nextPart() error {
 	if !r.listed {
 		numbers, err := patient(r, func() ([]uint64, error) { return list(r.dir) })
@@ -254,7 +256,7 @@ func patient[T any](r *Reader, call func() (T, error)) (T, error) {
 // backward reads the lines of a file from its end to its beginning.
 type backward struct {
 	read func(n int, at int64) ([]byte, error)
-	pos  int64  // what is before it was not read yet
+	pos  int64  // what is before pos in the file was not read yet
 	buf  []byte // what was read, and is before the lines that next has returned
 	skip bool   // buf ends within a line that is too long
 	all  bool   // the first line was returned
@@ -263,8 +265,8 @@ type backward struct {
 // tooLong stands for a line that is too long to be a record.
 var tooLong = []byte("too long")
 
-// next returns the line before the last one. It leaves out empty ones, and returns io.EOF
-// behind the first line of the file.
+// next returns the line before the one that it returned last. It leaves out empty lines, and
+// returns io.EOF behind the first line of the file.
 func (b *backward) next() ([]byte, error) {
 	for !b.all {
 		line := b.buf

@@ -21,7 +21,8 @@ const (
 	version = "1"
 	// maxLine is how long a line may be, in bytes.
 	maxLine = 16 << 10
-	// maxText is how much of an error a record keeps, and maxList how many things of a list.
+	// maxText is how many bytes of an error's text a record keeps, and maxList how many elements of
+	// a list.
 	maxText, maxList = 512, 16
 )
 
@@ -42,7 +43,7 @@ func encode(buf *bytes.Buffer, r record) ([]byte, error) {
 	r.Past = bounded(r.Past)
 	buf.Reset()
 	buf.WriteString(head)
-	if err := json.NewEncoder(buf).Encode(r); err != nil { // it ends with a newline
+	if err := json.NewEncoder(buf).Encode(r); err != nil { // the encoder ends the JSON with a newline
 		return nil, err
 	}
 	if buf.Len() > maxLine {
@@ -68,7 +69,7 @@ func bounded(p api.Past) api.Past {
 	p.Holds = p.Holds[:min(len(p.Holds), maxList)]
 	long := func(h api.PastHold) bool { return len(h.What) > maxText || len(h.Error) > maxText }
 	if slices.ContainsFunc(p.Holds, long) {
-		p.Holds = slices.Clone(p.Holds) // they are the caller's
+		p.Holds = slices.Clone(p.Holds) // the holds are the caller's
 		for i := range p.Holds {
 			h := &p.Holds[i]
 			h.What, h.Error = short(h.What), short(h.Error)
@@ -97,7 +98,8 @@ var (
 	errVersion = errors.New("the line is of another version")
 )
 
-// text returns what a line, without its end, says, once its checksum fits.
+// text returns the JSON of a line, which comes without its newline, if the line's version is known
+// and its checksum fits.
 func text(line []byte) ([]byte, error) {
 	v, rest, ok := bytes.Cut(line, []byte(" "))
 	switch n, err := strconv.ParseUint(string(v[:min(len(v), 20)]), 10, 32); {
@@ -136,7 +138,7 @@ func (r record) ending() ending {
 }
 
 // age returns how long ago an attachment ended. Within a boot age uses a clock that nobody can set.
-// In an earlier boot it ended before this one began.
+// An attachment of an earlier boot ended before this boot began.
 func (n Now) age(e ending) time.Duration {
 	if e.boot == n.Boot {
 		return time.Duration(n.Boottime - e.at)

@@ -20,7 +20,7 @@ var (
 	ErrGoing    = errors.New("its deletion may wait")         // Acquire: somebody has asked for the owner's release in a way that the ledger does not know of yet, or nobody can tell
 )
 
-// Unused returns err, with its text, as an ErrUnused.
+// Unused returns an error that wraps err and ErrUnused, with the text of err.
 func Unused(err error) error { return unusedError{err} }
 
 type unusedError struct{ error }
@@ -28,9 +28,9 @@ type unusedError struct{ error }
 func (e unusedError) Unwrap() []error { return []error{e.error, ErrUnused} }
 
 // LaterError is the answer of an Acquire or a Release that must not be tried again before
-// a time, for example because an API says that it was asked too often. It holds for the
-// whole kind: the engine acquires and releases no hold of the kind before that time. At
-// that time one call asks again, and the others wait for its answer.
+// a time, for example because an API says that it was asked too often. The answer holds for the
+// whole kind: the engine acquires and releases no hold of the kind before that time. At that time
+// one call asks again, and the others wait for its answer.
 type LaterError struct {
 	At  time.Time
 	Err error // why
@@ -123,19 +123,20 @@ type Kind struct {
 	Sever func(context.Context, []Hold) error
 	// Ends says that a thing of this kind comes to an end by itself, as a process does. If Verify
 	// says ErrEnded of it, the engine does not take it again, and does not count it as a
-	// difference. The engine sends one event of each such end, again in each of its lives.
-	// Verify says ErrGone of a thing that was never there, and of that alone: the program may
-	// have ended before Acquire, and the engine then takes the thing. Verify is asked with
-	// the spec as it was before Acquire, too; so what says that the thing was there has to
-	// outlive it, until Release.
+	// difference. The engine sends one event of each such end, and sends the event once more in
+	// each later run of the program. Verify says ErrGone only of a thing that was never there: the
+	// program may have ended before Acquire, and the engine then takes the thing. The engine also
+	// calls Verify with the spec as it was before Acquire; so what shows Verify that the thing was
+	// there has to outlive the thing, until Release.
 	Ends bool
 	// Waits says that the release of an owner of such a hold waits for the owners that
 	// need it, whenever they go: until then the hold stands, and is mended. If no kind of
 	// an owner says so, the owner's release takes the owners that need it with it.
 	Waits bool
 	// Find returns everything in the world that has this agent's stamp, as holds that
-	// Release can take. A thing that does not say its owner has an empty Owner: its kind and
-	// text find it in the ledger. A Verify in the same look may use what Find has seen. Optional.
+	// Release can take. A thing that does not say its owner has an empty Owner: the engine looks
+	// for the thing's kind and text in the ledger. A Verify in the same look may use what Find has
+	// seen. Optional.
 	Find func(context.Context, *Look) ([]Hold, error)
 }
 

@@ -3,8 +3,8 @@ package hold
 import "sync"
 
 // Look is one look at the world, in which a kind's Verify may use what its Find has seen
-// before. If a hold seems to differ by that, Verify has to look at the hold again. A nil
-// Look is a look of a single call, which remembers nothing.
+// before. If a hold seems to differ by what Find has seen, Verify has to look at the hold again. A
+// nil Look is a look of a single call, which remembers nothing.
 type Look struct {
 	seen   sync.Map
 	glance bool

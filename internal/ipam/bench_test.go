@@ -8,7 +8,7 @@ import (
 )
 
 // BenchmarkClaimFree claims an address and frees the one that has been in use for the
-// longest time, over and over, with so many in use and so many in cooldown.
+// longest time, over and over. Each run has other numbers of addresses in use and in cooldown.
 func BenchmarkClaimFree(b *testing.B) {
 	for _, bb := range []struct {
 		name          string

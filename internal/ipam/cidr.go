@@ -6,15 +6,14 @@ import (
 	"net/netip"
 )
 
-// cidr is one CIDR of a space. It knows an address in it as an offset from its first
-// address.
+// cidr is one CIDR of a space. It names each of its addresses by the offset from its first address.
 type cidr struct {
 	prefix      netip.Prefix
 	is4         bool
 	hi, lo      uint64 // the two halves of the prefix's first address, as 16 bytes
 	first, last uint64 // the offsets that can be given out, both included
 	fresh       uint64 // offsets from here on were never given out, unless index has them
-	index       index  // the slots, in the space, of offsets
+	index       index  // finds the slot, in the space, of an offset
 	used        int
 	resting     int
 	due         int

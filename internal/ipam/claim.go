@@ -98,8 +98,8 @@ func (p *IPAM) obtainable(x *pool, a netip.Addr, now int64) error {
 	return nil
 }
 
-// ready returns an *ExhaustedError if the pool has no free address of one of the families
-// v4 and v6, as far as it has them.
+// ready returns an *ExhaustedError if the pool has no free address of a family that the caller
+// wants (v4, v6) and that the pool has.
 func (x *pool) ready(now int64, v4, v6 bool) error {
 	if v4 && x.v4 != nil {
 		if x.v4.settle(now); !x.v4.free() {

@@ -106,7 +106,8 @@ func (p *IPAM) Available(pool string, now time.Time) error {
 
 // Cooldown returns how long a name that is freed now must rest. An address has the cooldown of its
 // pool or, if the address's CIDR was taken out of the config, the cooldown that the pool had then.
-// For other names it is 0. It returns false for an address if no pool's cooldown is known for it.
+// The cooldown of a name that is no address is 0. Cooldown returns false for an address if no
+// pool's cooldown is known for it.
 func (p *IPAM) Cooldown(n hold.Name) (time.Duration, bool) {
 	a, err := ParseName(n)
 	if err != nil {

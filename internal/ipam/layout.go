@@ -15,7 +15,7 @@ type drain struct {
 	cooldown time.Duration // that pool's last cooldown, or Unknown
 }
 
-// Unknown is the cooldown of a former pool if nobody knows it any more.
+// Unknown stands for the cooldown of a former pool if nobody knows that cooldown any more.
 const Unknown time.Duration = -1
 
 // inUse stands in strays for a stray that is in use.
@@ -57,8 +57,8 @@ func (p *IPAM) Set(pools []PoolConfig, now time.Time) error {
 }
 
 // Drain adds a CIDR that the config does not have, because its addresses may be in use since an
-// earlier run of the agent. Its freed addresses rest for cooldown, which is its
-// former pool's last one, or Unknown. If the CIDR is known already Drain does nothing.
+// earlier run of the agent. The CIDR's freed addresses rest for cooldown, which is the last
+// cooldown of the CIDR's former pool, or Unknown. If the CIDR is known already, Drain does nothing.
 func (p *IPAM) Drain(pool string, prefix netip.Prefix, cooldown time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,8 +94,8 @@ func (p *IPAM) Drained(now time.Time) []netip.Prefix {
 }
 
 // layout builds the pools anew for a config and the CIDRs that drain beside it, and puts the
-// state of every address where it belongs now. Its cost grows with the number of addresses
-// that have a state; no other method's does.
+// state of every address where it belongs now. The cost of layout grows with the number of
+// addresses that have a state; claiming and freeing have no such cost.
 func (p *IPAM) layout(config []PoolConfig, draining []drain) {
 	marks := p.dump()
 	p.config, p.pools, p.byName = config, nil, make(map[string]*pool)

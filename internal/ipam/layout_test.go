@@ -101,7 +101,7 @@ func TestCIDRChangesShape(t *testing.T) {
 	want(t, show(p.Claim("c", at(99))), "pool c has no free IPv4 address: 14 in all, 13 in use, 1 in cooldown, the first of them until 2026-01-02T03:05:45Z")
 	p.Free(addrs("10.0.0.7")[0], at(99))
 
-	// 10.0.0.7 is the broadcast address of this one.
+	// 10.0.0.7 is the broadcast address of the new CIDR.
 	set(t, p, 0, poolOf("c", "10.0.0.0/29"))
 	want(t, figures(p, at(98)), "c 10.0.0.0/29 5+1/6 !10.0.0.0/28 7+0/14")
 }

@@ -67,9 +67,9 @@ func (p *IPAM) longest() time.Duration {
 	return longest
 }
 
-// Adopt claims the free addresses among some addresses, for an owner that the ledger does not know.
-// The claim holds until it is committed, or until Disown. An address that is in use,
-// rests or is due stays as it is.
+// Adopt claims the free addresses among addrs, for an owner that the ledger does not know. The
+// claim holds until it is committed, or until Disown. An address that is in use, rests or is due
+// stays as it is.
 func (p *IPAM) Adopt(addrs []netip.Addr, now time.Time) (claimed []netip.Addr) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -20,10 +20,10 @@ type mark struct {
 	until int64 // Unix nanoseconds, while it is resting
 }
 
-// Restore takes over what the ledger says: which addresses owners have, and for which addresses it
-// remembers a cooldown, even a cooldown that is over. It may be called at any time, and again. A
-// claimed address is in use from then on, whatever its state was in the view. An address of
-// rests rests, unless it is in use. The view also remembers addresses that are in no pool,
+// Restore takes over what the ledger says: which addresses owners have, and for which addresses the
+// ledger remembers a cooldown, even a cooldown that is over. Restore may be called at any time, and
+// again. A claimed address is in use from then on, whatever its state was in the view. An address
+// in `rests` rests, unless it is in use. The view also remembers addresses that are in no pool,
 // because a later config may bring their pool.
 func (p *IPAM) Restore(claimed []netip.Addr, rests []Resting) {
 	p.mu.Lock()
@@ -36,8 +36,7 @@ func (p *IPAM) Restore(claimed []netip.Addr, rests []Resting) {
 	}
 }
 
-// place sets an address's state to a mark's state. An address in use does not become
-// resting by it.
+// place sets an address's state to a mark's state. place does not let an address in use rest.
 func (p *IPAM) place(m mark) {
 	c, off := p.locate(m.addr)
 	switch {

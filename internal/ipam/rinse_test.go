@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// An address without a cooldown is free without a pass. One with a cooldown is given to
-// nobody until it is rinsed. A pass that fails or is late frees no address wrongly.
+// An address without a cooldown is free without a pass. An address with a cooldown is given to
+// nobody until the address is rinsed. A pass that fails or is late frees no address wrongly.
 func TestDueUntilRinsed(t *testing.T) {
 	p := mustNew(t, poolOf("a", "10.0.0.0/30"))
 	p.Claim("a", t0)

@@ -13,14 +13,14 @@ import (
 // An address that was never given out has no state: its offset is at or beyond its CIDR's
 // fresh one. Every other address has a slot for ever, and is in one of these states:
 //   - used;
-//   - resting: in cooldown, which ends has;
+//   - resting: in cooldown; space.ends has the end of the cooldown;
 //   - due: the cooldown is over, but the kernel may still remember the address's traffic;
 //   - rested: free.
 //
-// The slots themselves form two lists, one of the due and one of the rested addresses, each
-// with the address first that has been in it longest. So any address can be found
-// (cidr.index), taken out of its list and put into a list in constant time, and a list never
-// has entries that have to be skipped.
+// The slots themselves form two lists, one of the due and one of the rested addresses, and each
+// list begins with the address that has been in it longest. So any address can be found
+// (cidr.index), taken out of its list and put into a list in constant time, and a list never has
+// entries that have to be skipped.
 type space struct {
 	cidrs    []*cidr
 	at       int    // the index of the first CIDR that may have a fresh address
@@ -74,8 +74,8 @@ func (s *space) use(c *cidr, off uint64) { s.enterUsed(s.fetch(c, off)) }
 func (s *space) put(c *cidr, off uint64) { s.enter(rested, s.fetch(c, off)) }
 
 // rest makes an address resting, whatever its state was. If it is resting already, the later
-// end counts. Without a cooldown (the least until) an address in use is rested at once, and
-// not due: the kernel was made to forget its traffic at the release, and the address had no
+// end counts. Without a cooldown (until is the least int64) an address in use is rested at once,
+// and not due: the kernel was made to forget its traffic at the release, and the address had no
 // time for new traffic since.
 func (s *space) rest(c *cidr, off uint64, until int64) {
 	i := c.index.slot(off)
@@ -109,7 +109,7 @@ func (s *space) fetch(c *cidr, off uint64) uint32 {
 	return i
 }
 
-// add gives an address a slot, which is in no state yet. The address has none so far.
+// add gives an address that has no slot so far a slot, which is in no state yet.
 func (s *space) add(c *cidr, off uint64) uint32 {
 	i := uint32(len(s.slots))
 	s.slots = append(s.slots, slot{off: off, cidr: c.pos})
@@ -117,8 +117,8 @@ func (s *space) add(c *cidr, off uint64) uint32 {
 	return i
 }
 
-// leave takes a slot out of the figures and the list of its state. The end of a resting one
-// stays among the ends; settle will see that it is stale.
+// leave takes a slot out of the figures and the list of its state. The cooldown's end of a resting
+// slot stays in space.ends; settle will see that this end is stale.
 func (s *space) leave(i uint32) {
 	x := &s.slots[i]
 	switch x.state {
@@ -186,7 +186,7 @@ func (s *space) current(e end) bool {
 // free reports whether the space has an address to give out. The space must be settled.
 func (s *space) free() bool { return s.length[rested] > 0 || s.seek() }
 
-// seek moves at and fresh on to the next address that nobody has had; false if there is
+// seek moves space.at and cidr.fresh on to the next address that nobody has had; false if there is
 // none. It steps over addresses that were given out on request, over each only once.
 func (s *space) seek() bool {
 	for ; s.at < len(s.cidrs); s.at++ {

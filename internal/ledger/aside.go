@@ -17,18 +17,18 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// aside is a file beside the ledger's, that is to take its place.
+// aside is a file beside the ledger's file, whose place it is to take.
 type aside struct {
 	path string
 	file file
 	end  int64
 	logFile
-	buf []byte // sectors that are not written yet; they go before the tail
+	buf []byte // the sectors of the batch that add writes; kept to be used again
 }
 
-// writeAside writes a snapshot into a new file, with room behind it, all durable. If the disk
-// lacks room for more, least sectors of it must do. On an error writeAside leaves no file.
-// cancel, if not nil, ends it.
+// writeAside writes a snapshot into a new file, with room behind it, all durable. If the disk lacks
+// room for more, `least` sectors of room must do. On an error writeAside leaves no file. If cancel
+// is not nil, setting it ends writeAside with an error.
 func writeAside(opts Options, c contents, least int, cancel *atomic.Bool) (*aside, error) {
 	id := rand.Uint64()
 	path := asidePath(opts.Path, id)
@@ -46,7 +46,7 @@ func writeAside(opts Options, c contents, least int, cancel *atomic.Bool) (*asid
 	return a, nil
 }
 
-// drop removes the file, unless its name leads to somebody else's by now.
+// drop removes the file, unless the file's name leads to somebody else's file by now.
 func (a *aside) drop(vol volume) error {
 	err := named(a.path, a.file)
 	if err == nil {
@@ -58,8 +58,8 @@ func (a *aside) drop(vol volume) error {
 // asidePath returns where a file with an id is until it takes the place of a ledger.
 func asidePath(path string, id uint64) string { return fmt.Sprintf("%s.new-%016x", path, id) }
 
-// removeAsides removes the files that crashes have left there. The caller has the ledger's lock,
-// so that nobody else is writing one.
+// removeAsides removes the files that crashes have left at such places (asidePath). The caller has
+// the ledger's lock, so that nobody else is writing such a file.
 func removeAsides(opts Options) error {
 	entries, err := os.ReadDir(filepath.Dir(opts.Path))
 	if err != nil {
@@ -79,8 +79,9 @@ func removeAsides(opts Options) error {
 	return nil
 }
 
-// isAside reports whether a file begins like one with an id that writeAside makes: its first
-// sector is written last. A file that begins otherwise is somebody else's.
+// isAside reports whether a file begins like a file with this id that writeAside makes: with a
+// first sector of that id or, because the first sector is written last, with zeros. A file that
+// begins otherwise is somebody else's.
 func isAside(path string, id uint64) bool {
 	f, err := root.Open(path)
 	if err != nil {
@@ -162,9 +163,9 @@ func (c *contents) exits() int {
 	return n
 }
 
-// makeRoom writes the zeros behind the snapshot: the reserve, and room for a log of so many
-// bytes, as long as one has to be before it is written anew. If the disk has no room for
-// that, it leaves the log out; and at last least sectors must do.
+// makeRoom writes the zeros behind the snapshot: the reserve, and room for `log` bytes of log,
+// after which the file is written anew. If the disk lacks that room, makeRoom leaves the log out;
+// if the disk lacks room for the reserve, `least` sectors must do.
 func (a *aside) makeRoom(log int64, exits, least int, cancel *atomic.Bool) error {
 	must := a.tail + int64(least+1)*sectorSize
 	whole := a.tail + int64(reserve(exits)+growBy)*sectorSize
@@ -199,15 +200,15 @@ func available(f file) (int64, error) {
 		return 0, err
 	}
 	if s.Blocks == 0 {
-		return 0, unix.ENOSYS // it does not say
+		return 0, unix.ENOSYS // the file system does not say
 	}
 	return usable(&s, unix.Geteuid() == 0), nil
 }
 
 // usable returns how many bytes of a file system a user can write. Many file systems keep the
-// last blocks for root. The log grows into those, as an agent that is root may. So a file that
-// is written anew has to count them, too: otherwise the log would go on growing there until
-// nothing is left of them, although it would take less once it is written anew.
+// last blocks for root. The log of an agent that is root grows into these blocks. So a file that is
+// written anew has to count them, too: otherwise the log would go on growing until no block is
+// left, although the ledger would take less room once its file is written anew.
 func usable(s *unix.Statfs_t, root bool) int64 {
 	if root {
 		return int64(s.Bfree) * s.Bsize
@@ -215,8 +216,8 @@ func usable(s *unix.Statfs_t, root bool) int64 {
 	return int64(s.Bavail) * s.Bsize
 }
 
-// catchUp adds the batches that were written since the snapshot, and sees that so many
-// sectors of zeros are left behind them.
+// catchUp adds the batches that were written since the snapshot, and makes sure that `left` sectors
+// of zeros are behind these batches.
 func (a *aside) catchUp(since [][]byte, left int) error {
 	need := left + 1 // the last sector stays zero
 	for _, payload := range since {
@@ -236,7 +237,7 @@ func (a *aside) catchUp(since [][]byte, left int) error {
 	return nil
 }
 
-// add adds a batch. It is durable when finish returns.
+// add adds a batch. The batch is durable when finish returns.
 func (a *aside) add(payload []byte) error {
 	chain := chainOn(a.chain, payload)
 	a.buf = appendBatch(a.buf[:0], a.id, a.batch+1, chain, payload)

@@ -30,7 +30,7 @@ type batch struct {
 	bytes int   // of its payload, at most
 	exits int   // sectors that it adds to the owners' exits
 	class class // of the commit that is being staged
-	full  error // why the file cannot have lacks sectors of zeros; nil: it can, as far as is known
+	full  error // why the file cannot have `lacks` sectors of zeros; nil: the file can, as far as is known
 	lacks int
 }
 
@@ -59,7 +59,7 @@ func (l *Ledger) newBatch() *batch {
 // headBytes returns how many bytes of a payload the head takes at most.
 func (b *batch) headBytes() int {
 	head, err := b.ledger.store.headOf(b.epoch, b.first, b.quarantine)
-	if err != nil { // then it cannot be written, either
+	if err != nil { // then the batch cannot be written, either
 		return 0
 	}
 	return putBytes(len(headKey), len(head))
@@ -100,9 +100,9 @@ func (b *batch) run(steps []step) error {
 // is says that the commit that is being staged is of a class, at least.
 func (b *batch) is(c class) { b.class = max(b.class, c) }
 
-// fit makes sure that the file has room for a commit that was staged over so many bytes and
-// exits, or returns ErrFull. A commit that takes no more sectors than it takes from the
-// owners' exits has its room: it is a deletion.
+// fit makes sure that the file has room for the commit that was staged last, or returns ErrFull.
+// bytes and exits are the batch's before that commit. A commit that takes no more sectors than it
+// takes from the owners' exits (space.go) has its room already: it is a deletion.
 func (b *batch) fit(bytes, exits int) error {
 	if sectors(b.bytes)-sectors(bytes) <= exits-b.exits {
 		return nil
@@ -153,7 +153,7 @@ func editBytes(before, after *entry) int {
 	switch {
 	case after == nil:
 		return 2 * dropBytes(len(before.owner.ID))
-	case before != nil && sameBytes(before.json, after.json): // only its releasing, whose record is beside it
+	case before != nil && sameBytes(before.json, after.json): // only Releasing has changed, which has a record of its own
 		return putBytes(len(after.owner.ID), releasingBytes)
 	case after.owner.Wanted():
 		return putBytes(len(after.owner.ID), after.size)
@@ -161,7 +161,7 @@ func editBytes(before, after *entry) int {
 	return putBytes(len(after.owner.ID), after.size) + putBytes(len(after.owner.ID), releasingBytes)
 }
 
-// sameBytes reports whether two slices are one.
+// sameBytes reports whether two slices are the same piece of memory.
 func sameBytes(a, b []byte) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }

@@ -21,7 +21,7 @@ func fullOwner(i int) hold.Owner {
 }
 
 // BenchmarkCommit measures an owner's life (the three commits begin, releasing and forget)
-// with so many callers at once.
+// with different numbers of callers at once.
 func BenchmarkCommit(b *testing.B) {
 	for _, callers := range []int{1, 16, 64, 250} {
 		b.Run(fmt.Sprint(callers), func(b *testing.B) {
@@ -59,7 +59,7 @@ func BenchmarkCommit(b *testing.B) {
 	}
 }
 
-// filled returns the path of a ledger with so many owners.
+// filled returns the path of a ledger with `owners` owners.
 func filled(b testing.TB, owners int) string {
 	path := filepath.Join(b.TempDir(), "ledger.db")
 	l := open(b, Options{Path: path, Kinds: testKinds})

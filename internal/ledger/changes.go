@@ -10,16 +10,17 @@ import (
 
 // A batch's payload is a row of changes, each of one record:
 //
-//	byte        the bucket's place in allBuckets; with changeDrop if the record goes
+//	byte        the bucket's place in allBuckets; with changeDrop set if the change drops the record
 //	uvarint     length of the key, and the key
-//	uvarint     length of the sealed record, and the record; only if it is put
+//	uvarint     length of the sealed record, and the record; only if the change puts the record
 const changeDrop = 0x80
 
-// allBuckets are the buckets as changes number them.
+// allBuckets lists the buckets. A change names its bucket by the place in this list, so the order
+// must not change.
 var allBuckets = []string{bucketMeta, bucketOwners, bucketReleasing, bucketRests, bucketTombstones}
 
-// changes are a payload that is being put together. After an error nothing more is added;
-// err is the first one.
+// changes are a payload that is being put together. After an error the methods add nothing more;
+// err is the first error.
 type changes struct {
 	payload []byte
 	err     error
@@ -57,18 +58,20 @@ func (c *changes) begin(bucket, key string, flag byte) {
 	c.payload = append(c.payload, key...)
 }
 
-// At most so many bytes of a payload, or of a record's JSON.
+// How many bytes the JSON of a rest, the JSON of a releasing record, and a number in JSON have at
+// most.
 const (
 	restBytes      = len(`{"freed":,"until":,"boot":,"at":}`) + 3*numberBytes + 10
 	releasingBytes = len(`{"at":}`) + numberBytes
 	numberBytes    = len("-9223372036854775808")
 )
 
-// putBytes returns how many bytes of a payload a record takes at most whose key and JSON have
-// so many.
+// putBytes returns how many bytes of a payload the put of a record takes at most, if the record's
+// key has `key` bytes and its JSON has `body` bytes.
 func putBytes(key, body int) int { return dropBytes(key) + 3 + recordHead + body }
 
-// dropBytes returns how many bytes of a payload it takes at most that a record goes.
+// dropBytes returns how many bytes of a payload the drop of a record takes at most, if the record's
+// key has `key` bytes.
 func dropBytes(key int) int { return 1 + 3 + key }
 
 // tombBytes returns how many bytes a tombstone's JSON has at most.
@@ -110,7 +113,7 @@ func (c *changes) encode(b *batch) {
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(b.tombs.over)) {
-		t := b.tombs.over[key].val // no commit drops one, but prune
+		t := b.tombs.over[key].val // no commit drops a tombstone; only prune does
 		c.putJSON(bucketTombstones, key, tombRecord{t.boot, t.started, t.until})
 	}
 }
@@ -126,7 +129,7 @@ func newFound() found {
 	return f
 }
 
-// apply makes a payload's changes. In a snapshot each record is put once, and none goes.
+// apply makes a payload's changes. In a snapshot each record is put once, and none is dropped.
 func (f found) apply(payload []byte, snapshot bool) error {
 	for rest := payload; len(rest) > 0; {
 		what := rest[0]
@@ -160,7 +163,7 @@ func (f found) apply(payload []byte, snapshot bool) error {
 	return nil
 }
 
-// cutField cuts a length and so many bytes off b.
+// cutField cuts a length, and a field of that length, off b.
 func cutField(b []byte) (field, rest []byte, ok bool) {
 	n, width := binary.Uvarint(b)
 	if width <= 0 || n > uint64(len(b)-width) {

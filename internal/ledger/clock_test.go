@@ -43,7 +43,7 @@ var clockScripts = []struct {
 	{"pass 10s, step -1h, reboot", 30 * time.Second},
 	{"pass 10s, reboot, step 1h", 20 * time.Second},
 	{"pass 10s, reboot, step -1h, pass 5s", 15 * time.Second},
-	{"pass 10s, reboot, step 1h, crash", 20 * time.Second}, // the first opening in the boot settled it
+	{"pass 10s, reboot, step 1h, crash", 20 * time.Second}, // the first opening in the boot settled how long the name had rested
 	{"pass 10s, reboot, step -1h, crash", 20 * time.Second},
 	{"pass 10s, step -1h, reboot, pass 5s, step -1h, crash, step 3h, crash", 25 * time.Second},
 	{"pass 10s, reboot, pass 5s, step 1h, crash, pass 5s, step -1h, reboot", 10 * time.Second},

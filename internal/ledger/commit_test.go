@@ -32,7 +32,7 @@ func commitAsync(ctx context.Context, l *Ledger, ops ...Op) chan error {
 	return answer
 }
 
-// waitQueued waits until so many commits are in the queue.
+// waitQueued waits until n commits are in the queue.
 func waitQueued(l *Ledger, n int) {
 	for {
 		l.queue.mu.Lock()
@@ -177,7 +177,7 @@ func TestOneBatch(t *testing.T) {
 	}
 }
 
-// A caller that gives up before a transaction has its ops withdraws them. One that gives up
+// A caller that gives up before a transaction has its ops withdraws them. A caller that gives up
 // later waits for the outcome.
 func TestGiveUp(t *testing.T) {
 	g, l, _ := gated(t)
@@ -398,7 +398,7 @@ func TestAtOnce(t *testing.T) {
 	}
 }
 
-// A transaction is one sync, but for those that make room for many.
+// A transaction is one sync, except for a transaction that makes room for many others.
 func TestOneSync(t *testing.T) {
 	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
 	grown, appended := atomic.Int64{}, atomic.Int64{}

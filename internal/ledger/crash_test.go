@@ -42,8 +42,8 @@ type mode struct {
 	err   error // what the call returns; nil: the process dies
 	done  bool  // the call is done all the same
 	half  bool  // half of a write is done, in whole sectors
-	ever  bool  // so do all later calls
-	power bool  // what is not durable may be lost; if a sync fails, what it was to make durable
+	ever  bool  // all later calls fail in the same way
+	power bool  // what is not durable may be lost; if a sync fails, only what the sync was to make durable
 }
 
 // change is a write or a rename that is not durable yet.
@@ -58,7 +58,8 @@ type change struct {
 
 var errDead = errors.New("the process is dead")
 
-// call counts a call, and does it unless it fails. file is the one that it syncs, if any.
+// call counts a call, and does it unless it fails. file is the file that the call syncs, if it
+// syncs one.
 func (v *shaky) call(what string, file *os.File, do func() error, half func()) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -89,8 +90,8 @@ func (v *shaky) call(what string, file *os.File, do func() error, half func()) e
 	return err
 }
 
-// lose loses some of what is not durable, if the power has failed: of a file, or with nil of
-// all.
+// lose loses some of what is not durable, if the power has failed: of one file or, if file is nil,
+// of all files.
 func (v *shaky) lose(file *os.File) {
 	for i := len(v.pending) - 1; i >= 0 && v.mode.power; i-- {
 		c := v.pending[i]
@@ -152,7 +153,7 @@ func (v *shaky) syncDir(path string) error {
 	return v.call("sync of the folder", nil, func() error { v.durable(nil); return v.local.syncDir(path) }, nil)
 }
 
-// durable makes a file's changes durable, or with nil the renames.
+// durable makes a file's changes durable or, if f is nil, the renames.
 func (v *shaky) durable(f *os.File) {
 	left := v.pending[:0]
 	for _, c := range v.pending {
@@ -231,8 +232,8 @@ func story(c *clock) (commits [][]Op) {
 		[]Op{Enter(Epoch{Boot: "b"})})
 }
 
-// tell tells the story to a ledger, from its commit `from` on. It returns how many commits it
-// has now, as far as they were answered. It repeats a commit that failed, a few times.
+// tell tells the story to a ledger, from its commit `from` on. tell returns how many commits the
+// ledger has now, as far as they were answered. tell repeats a commit that failed, a few times.
 func tell(l *Ledger, commits [][]Op, from int) (answered int, failed error) {
 	for answered = from; answered < len(commits); answered++ {
 		var err error
@@ -252,8 +253,8 @@ func tell(l *Ledger, commits [][]Op, from int) (answered int, failed error) {
 }
 
 // TestCrash tells the story again and again, each time with a fault at another call, until no
-// call is left. After each the ledger must have all that was answered, and, if the last commit
-// may have reached the disk, perhaps that one.
+// call is left. After each fault the ledger must have all commits that were answered. It may also
+// have the last commit, if that commit may have reached the disk.
 func TestCrash(t *testing.T) {
 	random := rand.New(rand.NewPCG(uint64(newSeed(t)), 0))
 	d := newDisk(t, "256m")

@@ -82,8 +82,8 @@ func rewriteNow(t testing.TB, l *Ledger) {
 	}
 }
 
-// waitIdle waits until the writer has nothing left to do behind the commits before: neither to
-// grow the file nor to write it anew.
+// waitIdle waits until the writer has nothing left to do after the earlier commits: neither to grow
+// the file nor to write it anew.
 func waitIdle(t testing.TB, l *Ledger) {
 	t.Helper()
 	for busy := true; busy; runtime.Gosched() {
@@ -109,8 +109,8 @@ type spoilt struct {
 	want *Snapshot
 }
 
-// read reads the file, and reports whether it is damaged. If it is not, it must contain what
-// it contained before.
+// read reads the file, and reports whether it is damaged. If the file is not damaged, it must
+// contain what it contained before.
 func (s *spoilt) read(what string, at int) (damaged bool) {
 	s.t.Helper()
 	got, err := Read(s.path, testKinds)
@@ -168,7 +168,7 @@ func (s *spoilt) open(what string, at int, damaged bool) {
 	sameContent(s.t, contentOf(again), want)
 }
 
-// TestFlippedBytes changes each byte of a ledger, one at a time. Each change is noticed.
+// TestFlippedBytes changes each byte of a ledger, one at a time. The reader notices each change.
 func TestFlippedBytes(t *testing.T) {
 	raw, want := sample(t)
 	random := rand.New(rand.NewPCG(uint64(newSeed(t)), 0))
@@ -308,8 +308,8 @@ func TestTorn(t *testing.T) {
 	}
 }
 
-// TestTornMixed puts a batch together from two that had the same number: one was torn by a
-// crash, the other took its place.
+// TestTornMixed puts a batch together from two batches that had the same number: a crash tore the
+// one, and the other took its place.
 func TestTornMixed(t *testing.T) {
 	c := newClock()
 	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)
@@ -410,8 +410,8 @@ func TestOtherLife(t *testing.T) {
 	}
 }
 
-// TestOlderCopy puts sectors of older copies of a ledger into it: of the same file, and of
-// the one before it was written anew.
+// TestOlderCopy puts sectors of older copies of a ledger into the ledger: of the same file, and of
+// the file before it was written anew.
 func TestOlderCopy(t *testing.T) {
 	c := newClock()
 	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)
@@ -503,7 +503,7 @@ func appendRaw(t *testing.T, l *Ledger, payload []byte) {
 	must(t, l.Close())
 }
 
-// TestWrongChanges puts changes into the file that are none, although their checksums are
+// TestWrongChanges puts bytes into the file that are no changes, although their checksums are
 // right.
 func TestWrongChanges(t *testing.T) {
 	var whole, drop, second changes

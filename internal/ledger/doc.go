@@ -5,10 +5,10 @@
 //
 // The file is a log: a snapshot, then a batch of sectors for each transaction, then zeros for
 // the next ones. A transaction is one write and one fdatasync, which changes no metadata of the
-// file system. One goroutine writes it. It puts all commits that wait into one transaction
-// (natural group commit), so that many callers share one fdatasync. Readers read from memory,
-// which changes only after the transaction is durable. A log that has outgrown its snapshot is
-// written anew beside the old one.
+// file system. One goroutine writes the file. It puts all commits that wait into one transaction
+// (natural group commit), so that many callers share one fdatasync. Readers read from memory, which
+// changes only after the transaction is durable. A log that has outgrown its snapshot is written
+// anew beside the old one.
 //
 // Open these first:
 //

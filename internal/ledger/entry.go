@@ -12,7 +12,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// entry is an owner in memory. Nobody changes its owner once a batch has it.
+// entry is an owner in memory. Nobody changes the owner in an entry once a batch has the entry.
 type entry struct {
 	owner hold.Owner
 	size  int    // bytes of the owner's JSON
@@ -31,7 +31,7 @@ func (l *Ledger) seal(o hold.Owner) (*entry, error) {
 		return nil, err
 	}
 	record := o
-	record.Releasing = time.Time{} // it has a record of its own
+	record.Releasing = time.Time{} // Releasing has a record of its own
 	raw, err := json.Marshal(record)
 	if err != nil {
 		return nil, fmt.Errorf("encoding: %w", err)

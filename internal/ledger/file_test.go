@@ -51,7 +51,7 @@ func TestCreate(t *testing.T) {
 	}
 }
 
-// A ledger behind a symbolic link stays behind it when its file is written anew.
+// A ledger behind a symbolic link stays behind the link when the ledger's file is written anew.
 func TestSymlink(t *testing.T) {
 	dir, elsewhere := t.TempDir(), t.TempDir()
 	path := filepath.Join(dir, "ledger.db")
@@ -96,7 +96,7 @@ func TestSymlinks(t *testing.T) {
 	}
 }
 
-// The ledger knows whether its path leads to the file that it writes, also while that is
+// The ledger knows whether its path leads to the file that it writes, also while the file is
 // written anew.
 func TestInPlace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.db")
@@ -251,8 +251,8 @@ func TestPutAside(t *testing.T) {
 	}
 }
 
-// A reader that begins while an agent writes the ledger anew, and then ends, reads the new
-// file.
+// A reader that begins while an agent writes the ledger anew reads the new file once the agent has
+// ended.
 func TestReadWhileRewritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	l := open(t, testOptions(path, newClock()))

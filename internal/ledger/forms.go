@@ -6,10 +6,10 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// The forms in which packed maps have rests and tombstones. Most numbers are near another one,
-// and take few bytes as the difference from it.
+// The forms in which packed maps have rests and tombstones. Most numbers are near another number of
+// their record, and take few bytes as the difference from that number.
 
-// restForm has no text: rests of one boot have its mark.
+// restForm has no shared text: a rest has the mark of its boot, which is a number (span.Boot).
 var restForm = form[rested]{
 	shared: func(rested) string { return "" },
 	pack: func(dst []byte, r rested, _ string) []byte {
@@ -34,7 +34,8 @@ var restForm = form[rested]{
 	},
 }
 
-// tombForm has the boot in common: tombstones of another one, which come seldom, say it.
+// The shared text of tombForm is the boot. A tombstone of another boot, which is rare, has its boot
+// among its bytes.
 var tombForm = form[tomb]{
 	shared: func(t tomb) string { return t.boot },
 	pack: func(dst []byte, t tomb, common string) []byte {
@@ -56,7 +57,7 @@ var tombForm = form[tomb]{
 	},
 }
 
-// cutVarint cuts a number off b, which has its difference from another one.
+// cutVarint cuts a number off b. b has the number's difference from `from`.
 func cutVarint(b []byte, from int64) (int64, []byte) {
 	d, width := binary.Varint(b)
 	return from + d, b[width:]

@@ -40,10 +40,10 @@ func FuzzRecord(f *testing.F) {
 }
 
 // FuzzOpen changes bytes of a ledger. Each patch is an offset (3 bytes, little endian, modulo
-// the length) and a new byte; cut says how many sectors are cut off its end. Nothing may
-// panic, and a file that can be read must have the ledger's own content. With mend the
-// sectors' checksums are made right again, as only an attacker would do: the content may
-// differ then.
+// the length) and a new byte; cut says how many sectors are cut off the file's end. Nothing may
+// panic, and a file that can be read must have the ledger's own content. If mend is true, the test
+// makes the sectors' checksums right again, as only an attacker would do: the content may differ
+// then.
 func FuzzOpen(f *testing.F) {
 	raw := inflate(f, golden) // the same for every run, as the corpus is
 	raw = raw[:used(f, raw)+4*sectorSize]

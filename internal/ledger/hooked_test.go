@@ -2,8 +2,8 @@ package ledger
 
 import "os"
 
-// hooked is a volume that calls a test before it does something. A hook that is nil is not
-// called.
+// hooked is a volume that calls a test's hooks: before it does something or, for writes,
+// afterwards. A hook that is nil is not called.
 type hooked struct {
 	local
 	creates func(path string)
@@ -11,9 +11,9 @@ type hooked struct {
 	links   func(to string) error
 	syncs   func(path string)            // a file, before the sync is done
 	datas   func(path string)            // a file, before its data are synced
-	punches func(path string) error      // a hole
+	punches func(path string) error      // a file, before a hole is made in it
 	writes  func(path string, err error) // a file, after a write
-	folder  func(path string) error      // the sync of a folder
+	folder  func(path string) error      // a folder, before its sync
 }
 
 func (v *hooked) open(path string, flag int) (file, error) {

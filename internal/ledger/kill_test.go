@@ -82,7 +82,8 @@ func TestKill(t *testing.T) {
 		must(t, err)
 		must(t, child.Start())
 		// One child is killed at a moment, early ones while the child opens the ledger, or
-		// creates it. The next child is killed after so many commits, however slow it is.
+		// creates it. The next child is killed after a number of commits, however slow the child
+		// is.
 		wait, commits := time.Hour, -1
 		if kill%2 == 0 {
 			wait = time.Duration(random.Int64N(int64(60 * time.Millisecond)))
@@ -94,7 +95,7 @@ func TestKill(t *testing.T) {
 		for {
 			line, err := lines.ReadBytes('\n')
 			if err == io.EOF {
-				break // the line was cut off: nobody has heard of that commit
+				break // the line was cut off: the child has told nobody of that commit
 			}
 			var s said
 			if err := json.Unmarshal(line, &s); err != nil {

@@ -28,10 +28,10 @@ type Ledger struct {
 	closed sync.Once
 	gone   chan struct{} // closed when the writer has ended
 	failed chan struct{} // closed when the store has failed for good
-	over   bool          // failed is closed; the writer's
+	over   bool          // failed is closed; only the writer uses over
 
-	now      time.Time // when look last looked at Options.Clock; the writer's
-	boottime int64     // likewise
+	now      time.Time // when look last looked at Options.Clock; only the writer uses now
+	boottime int64     // CLOCK_BOOTTIME at that look, in nanoseconds
 }
 
 // state is the ledger in memory.
@@ -61,7 +61,7 @@ func newState() state {
 // rested is a name's rest in memory, where there may be tens of thousands.
 type rested struct {
 	freed int64 // by Options.Clock, Unix nanoseconds
-	span  span  // that the file has of it
+	span  span  // the rest as the file has it
 }
 
 // over reports whether the rest is over, by Options.Clock.
@@ -102,7 +102,8 @@ func (s *state) tombstones() []Tombstone {
 // Open opens the ledger at Options.Path, or creates it. It reads and checks every record. A damaged
 // ledger is a *DamagedError, a ledger that another process has open is ErrLocked, and a ledger that
 // a newer version has written is ErrNewer. In all these cases Open leaves the file as it
-// is. One of version 1 is written anew, and stays beside the new one (formerPath).
+// is. Open writes a ledger of version 1 anew, and keeps the old file beside the new one
+// (formerPath).
 func Open(opts Options) (*Ledger, error) {
 	if opts.Rest == nil {
 		opts.Rest = func(hold.Name) time.Duration { return 0 }

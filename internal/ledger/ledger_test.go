@@ -18,7 +18,8 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// A kind for the tests; flexible discovers, so that its spec is copied.
+// fixed is a spec for the tests. The kind of flexible, the other spec, discovers, so that the
+// ledger copies flexible specs.
 type fixed struct {
 	Link string `json:"link"`
 	MAC  string `json:"mac,omitempty"`

@@ -24,8 +24,8 @@ type loaded struct {
 	old      *image   // a file of version 1
 }
 
-// load reads and checks everything in a ledger's file of so many bytes, and writes nothing.
-// clocks is given the head's opening, and returns the function that turns the records' spans
+// load reads and checks everything in a ledger's file of `size` bytes, and writes nothing. load
+// calls clocks with the head's opening; clocks returns the function that turns the records' spans
 // into times.
 func load(f io.ReaderAt, size int64, path string, kinds hold.Kinds, clocks func(opening) reading) (*loaded, error) {
 	l, err := parse(f, size, kinds, clocks)
@@ -157,7 +157,7 @@ func loadOwner(key string, rec []byte, kinds hold.Kinds) (*entry, error) {
 	}
 	o, err := kinds.Decode(body)
 	if err != nil {
-		// The checksum is right, so this is no damage: another version has written it.
+		// The checksum is right, so this is no damage: another version has written the record.
 		return nil, fmt.Errorf("this program does not understand the record of owner %s: %w", key, err)
 	}
 	if string(o.ID) != key {

@@ -7,9 +7,9 @@ import (
 )
 
 // A ledger's file is a log: its first sector (fileHead), a snapshot, which is some batches
-// that were written before the file got its name, then a batch a transaction, and then
-// zeros, into which the next batches go. The last sector is always zero, so that a file that
-// was cut off can be told from a whole one.
+// that were written before the file got its name, then one batch for each transaction, and then
+// zeros, into which the next batches go. The last sector is always zero, so that a file that was
+// cut off can be told from a whole one.
 
 // logEnd is how far a log has come.
 type logEnd struct {
@@ -18,7 +18,7 @@ type logEnd struct {
 	tail  int64  // offset of the zeros behind the last batch
 }
 
-// logFile is what was read of a log, or is to be known to append to it.
+// logFile is what readLog has read of a log, or what the store has to know to append to a log.
 type logFile struct {
 	fileHead
 	logEnd
@@ -28,11 +28,11 @@ type logFile struct {
 	found found
 }
 
-// readLog reads a log of so many bytes. Damage is a *DamagedError.
+// readLog reads a log of `size` bytes. Damage is a *DamagedError.
 //
 // A crash tears the last batch at most: each transaction is durable before the next one is
-// written. Nobody has heard of a torn batch, and readLog leaves it out. Every other difference from
-// what was written is damage.
+// written. No caller has been told that the commits of a torn batch are durable, and readLog leaves
+// the batch out. Every other difference from what was written is damage.
 func readLog(f io.ReaderAt, size int64) (*logFile, error) {
 	r := &sectorReader{file: f, size: size}
 	first, err := r.sector(0)
@@ -160,7 +160,7 @@ type sectorReader struct {
 
 const readBy = 256 << 10 // bytes
 
-// sector returns a sector. It is valid until the next call.
+// sector returns a sector, whose bytes are valid until the next call.
 func (r *sectorReader) sector(place int64) ([]byte, error) {
 	from := place * sectorSize
 	if from+sectorSize > r.size {

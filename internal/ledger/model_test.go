@@ -68,8 +68,8 @@ func (m model) rebooted(c *clock) model {
 	return m
 }
 
-// content returns what a ledger must have whose clock is ahead of real time, by how much the
-// wall clock was set forward when it was opened.
+// content returns what a ledger must have. ahead is how far the ledger's clock is ahead of real
+// time: as far as the wall clock was set forward when the ledger was opened.
 func (m model) content(ahead time.Duration) content {
 	c := content{Tombs: m.tombs, Epoch: m.epoch}
 	for n, r := range m.rests {
@@ -215,7 +215,7 @@ func (m model) mayNeed(ids []hold.ID, leaving bool) error {
 	return nil
 }
 
-// need lets an owner need others from now on. Those that it needed already may be releasing.
+// need lets an owner need others from now on. Owners that it needed already may be releasing.
 func (m model) need(id hold.ID, needs []hold.ID) error {
 	o, ok := m.owners[id]
 	if !ok {

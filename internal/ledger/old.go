@@ -73,10 +73,10 @@ func readOld(f io.ReaderAt, size int64) (found, *image, error) {
 	return all, img, nil
 }
 
-// shed gives the pages of a ledger of version 1 that nothing refers to back to the disk. bbolt
-// would write into these next, and can still do so. Before that the others have to be durable: a
-// process that died may have left them in the page cache alone, and then the disk has a ledger
-// that refers to what goes.
+// shed gives back to the disk those pages of a ledger of version 1 to which nothing refers. bbolt
+// would write into these pages next, and still can. First, shed makes the other pages durable: a
+// process that died may have left them in the page cache alone, and then the ledger on the disk
+// refers to pages that shed gives back.
 func (s *store) shed(img *image) error {
 	if err := s.file.Sync(); err != nil {
 		return err
@@ -93,7 +93,7 @@ func (s *store) shed(img *image) error {
 		}
 		if to > from {
 			err := s.file.Punch(int64(from)*pageSize, int64(to-from)*pageSize)
-			if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) { // then what was cut off has to do
+			if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) { // then cutting off the end has to do
 				break
 			}
 			if err != nil {
@@ -109,10 +109,10 @@ func (s *store) shed(img *image) error {
 // back to an earlier Berth.
 func formerPath(path string) string { return path + ".v1" }
 
-// keepFormer gives the ledger of version 1 that is open its second name. A former ledger of an
-// earlier upgrade, which is older, loses that name. If another program's file has that name, it
-// stays, and no former ledger is kept. None is kept either if the file system has no room for a
-// name, or does not support a second name for a file.
+// keepFormer gives the ledger of version 1 that is open a second name (formerPath). A former ledger
+// of an earlier upgrade, which is older, loses that name. If another program's file has that name,
+// it stays, and no former ledger is kept. keepFormer keeps none either if the file system has no
+// room for a name, or does not support a second name for a file.
 func (s *store) keepFormer() error {
 	former := formerPath(s.opts.Path)
 	if isFormer(former) {

@@ -29,7 +29,7 @@ func oldLedger(t testing.TB, name string) (raw []byte, want *Snapshot) {
 	return raw, nil
 }
 
-// sameRecords compares all of two snapshots but path and size.
+// sameRecords compares all of two snapshots except path and size.
 func sameRecords(t testing.TB, have, want *Snapshot) {
 	t.Helper()
 	a, b := *have, *want
@@ -121,7 +121,7 @@ func TestOldLostPages(t *testing.T) {
 		for to := 2; to < len(raw)/pageSize; to++ {
 			spoil := bytes.Clone(raw)
 			copy(spoil[to*pageSize:][:pageSize], raw[from*pageSize:][:pageSize])
-			order.PutUint64(spoil[to*pageSize:], uint64(to)) // it says it is that page
+			order.PutUint64(spoil[to*pageSize:], uint64(to)) // the page says that it is the page whose place it has now
 			if l, err := load(bytes.NewReader(spoil), int64(len(spoil)), "old.db", testKinds, func(opening) reading { return asWritten }); err == nil {
 				have := l.state.snapshot()
 				sameRecords(t, &have, &want)
@@ -229,7 +229,7 @@ func TestOldGivesWay(t *testing.T) {
 		must(t, err)
 		_, img, err := readOld(f, int64(len(raw)))
 		must(t, err)
-		must(t, (&store{file: f}).shed(img)) // it has no more room to give but its own
+		must(t, (&store{file: f}).shed(img)) // from now on the file can give no more room than its own
 		must(t, f.Close())
 		d.fill()
 		d.leave(room)

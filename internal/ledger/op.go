@@ -18,7 +18,7 @@ const (
 )
 
 // Op is one part of a commit: Begin, Update, Pass, Unchanged, Releasing, Forget,
-// ForgetUnused, Bury, Unburied, Room, Enter or Quarantined.
+// ForgetUnused, Bury, Unburied, Room, Enter, Founded or Quarantined.
 type Op interface {
 	// ready does, in the caller's goroutine, what needs nothing of the ledger's state.
 	ready(*Ledger) (step, error)
@@ -26,14 +26,14 @@ type Op interface {
 
 // step is an op that is ready to be staged, in the writer's goroutine.
 type step struct {
-	bytes int // about how many bytes the transaction has to write for it
+	bytes int // about how many bytes the transaction has to write for the step
 	do    func(*batch) error
 }
 
 // Begin writes a new owner and claims its names. It fails with ErrInvalid, ErrExists,
 // ErrNeeds or ErrFull, or with *NameTakenError for a name that another owner has or that
-// still rests. A rest that is due ends with the claim. The ledger keeps no part of o that
-// the caller may still change, except the specs of kinds that do not discover. Only an owner
+// still rests. If the rest of a name is over, the claim drops the rest. The ledger keeps no part of
+// o that the caller may still change, except the specs of kinds that do not discover. Only an owner
 // that is releasing from the start may need owners that are releasing.
 func Begin(o hold.Owner) Op { return begin{o} }
 
@@ -59,23 +59,23 @@ func Unchanged(o hold.Owner) Op { return unchanged{o} }
 // releasing already, the first time stays. Releasing fails with ErrUnknown.
 func Releasing(id hold.ID, at time.Time) Op { return releasing{id, at} }
 
-// Forget drops the owner and frees its names. Names for which Options.Rest says so rest,
-// counted from at, a time of Options.Clock. Forgetting an unknown owner succeeds. Forget
-// fails with ErrNeeded for an owner that others need.
+// Forget drops the owner and frees its names. If Options.Rest gives a name a rest, the rest begins
+// at `at`, a time of Options.Clock. Forgetting an unknown owner succeeds. Forget fails with
+// ErrNeeded for an owner that others need.
 func Forget(id hold.ID, at time.Time) Op { return forget{id: id, at: at} }
 
 // ForgetUnused is Forget for an owner whose names nobody can have used since they were claimed:
 // they do not rest.
 func ForgetUnused(id hold.ID) Op { return forget{id: id, unused: true} }
 
-// Bury writes a tombstone. If the key has one of the same boot, the later Started and the
-// later Until count; one of another boot is replaced. Bury fails with ErrInvalid for an
-// empty or overlong key. On a full disk it fails with ErrFull after many tombstones, unless
-// the commit releases an owner as well.
+// Bury writes a tombstone. If the key has a tombstone of the same boot, the later Started and the
+// later Until count. Bury replaces a tombstone of another boot. Bury fails with ErrInvalid for an
+// empty or overlong key. On a full disk it fails with ErrFull after many tombstones, unless the
+// commit releases an owner as well.
 func Bury(t Tombstone) Op { return bury{t} }
 
 // Unburied changes nothing. It fails with ErrBuried, and so refuses the commit, if the key
-// has a tombstone of that boot whose Started is started or later (CLOCK_BOOTTIME in
+// has a tombstone of the boot `boot` whose Started is `started` or later (CLOCK_BOOTTIME in
 // nanoseconds): a deletion that came after this request had begun.
 func Unburied(key, boot string, started int64) Op { return unburied{key, boot, started} }
 

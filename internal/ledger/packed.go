@@ -10,28 +10,28 @@ import (
 )
 
 // packed is a map of records, of which there may be tens of thousands: rests and tombstones.
-// It keeps them in a few large pieces of memory without pointers, in the order in which they
-// came. In a Go map of strings and structs they take twice to three times the memory, and the
-// garbage collector visits each.
+// packed keeps the records in a few large pieces of memory without pointers, in the order in which
+// the records came. In a Go map of strings and structs the records take twice to three times the
+// memory, and the garbage collector visits each.
 //
 // The key of a tombstone is mostly a number of 64 hexadecimal digits, the container's id, between
-// texts that most keys share. So the longest number of a key takes half of its bytes, and what is
-// around it has a place in a list.
+// texts that most keys share. So packed keeps the longest number of a key in half as many bytes,
+// and the text around the number in a list (around).
 //
 // Records never change in their place. So a view stays as it is while records come and go. A
 // piece goes with its last record; records go about in the order in which they came.
 type packed[V any] struct {
 	form   form[V]
-	common string           // see form; the first record's
+	common string           // the shared text (form) of the first record
 	around []string         // what keys have around their number, with a 0 in its place; at most maxAround
 	at     map[uint32]place // by the key's hash
-	most   int              // how many at has had since it was made
-	pieces []*piece         // nil: has gone
+	most   int              // the most entries that at has had since it was made
+	pieces []*piece         // nil: the piece has gone
 	bytes  int              // of the records in pieces that have not gone
 	last   int              // index of the piece that is being filled; -1: none
 	odd    map[string]V     // what has no place: another key has the same hash, or the record is too long
 	hash   func(string) uint32
-	record []byte // that is being put together; kept to be used again
+	record []byte // the record that is being put together; kept to be used again
 }
 
 // form says how a record becomes bytes, and back. A text that most records share need not be among
@@ -192,8 +192,8 @@ func (p *packed[V]) dropAll(chosen func(V) bool) {
 	maps.DeleteFunc(p.odd, func(_ string, v V) bool { return chosen(v) })
 }
 
-// shrink gives memory back if most records have gone: a map keeps room for the most that it
-// ever had, and a piece with one record is a whole one.
+// shrink gives memory back if most records have gone: a Go map keeps room for the most entries that
+// it ever had, and a piece takes all of its room as long as one record is left in it.
 func (p *packed[V]) shrink() {
 	if len(p.at) <= p.most/2 {
 		p.most = len(p.at)
@@ -229,8 +229,8 @@ type view[V any] struct {
 	odd    map[string]V
 }
 
-// view returns what the map has now, for another goroutine. It takes four bytes a record. The
-// records come about in the order in which they came into the map.
+// view returns what the map has now, for another goroutine. The view takes four bytes a record. It
+// yields the records in about the order in which they came into the map.
 func (p *packed[V]) view() view[V] {
 	v := view[V]{form: p.form, common: p.common, around: p.around, odd: maps.Clone(p.odd)}
 	v.places = slices.Sorted(maps.Values(p.at))

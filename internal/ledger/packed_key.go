@@ -10,10 +10,10 @@ import (
 // A key in a packed map is either
 //
 //	byte 0, uvarint length, and the key; or
-//	byte n, byte length, and so many bytes: the key has them in hexadecimal digits, and the n-th
-//	text of a list around them.
+//	byte n, byte length, and length bytes: the key has these bytes as hexadecimal digits, and the
+//	n-th text of a list (packed.around) around the digits.
 const (
-	leastDigits = 16  // of a number that is worth it
+	leastDigits = 16  // the fewest digits of a number that is kept as bytes
 	maxAround   = 255 // texts in the list
 )
 
@@ -42,7 +42,8 @@ func (p *packed[V]) textAround(text string) int {
 	return i + 1
 }
 
-// digits returns where the longest row of hexadecimal digits is in a key, of an even length.
+// digits returns the place of the longest row of hexadecimal digits in a key, cut to an even
+// length.
 func digits(key string) (from, to int) {
 	for i := 0; i < len(key); i++ {
 		begin := i

@@ -90,7 +90,7 @@ func packedTomb(rng *rand.Rand) tomb {
 	return tomb{boots[rng.IntN(len(boots))], rng.Int64() - rng.Int64(), rng.Int64N(1000)}
 }
 
-// The form of a rest has all that is in it.
+// The bytes that restForm makes of a rest have all that is in the rest.
 func TestRestForm(t *testing.T) {
 	for _, r := range []rested{
 		{},

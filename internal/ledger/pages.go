@@ -61,7 +61,7 @@ type image struct {
 	buckets []string // the buckets that walk has met, in order
 }
 
-// readImage reads a file of so many bytes. Damage is a *DamagedError.
+// readImage reads a file of `size` bytes. Damage is a *DamagedError.
 //
 // Both metas have to be valid. With one invalid meta bbolt would go back to the older one,
 // and so lose a transaction whose commits were acknowledged. A crash cannot spoil a meta,
@@ -143,8 +143,8 @@ func (img *image) walk(yield func(bucket string, key, val []byte) error) error {
 	})
 }
 
-// tree walks page id and the pages under it. The first key must be first, and all keys must
-// be below end; nil: any key will do.
+// tree walks page id and the pages under it. The page's first key must equal `first`, and all keys
+// must be below `end`; nil: any key will do.
 func (img *image) tree(id uint64, first, end []byte, yield func(flags uint32, key, val []byte) error) error {
 	page, err := img.page(id)
 	if err != nil {
@@ -214,8 +214,8 @@ func leaf(page []byte, name string, first, end []byte, yield func(flags uint32, 
 	return nil
 }
 
-// page returns a page with its overflow pages. It is damage if something else has referred
-// to one of them.
+// page returns a page with its overflow pages. If something else has referred to one of these pages
+// before, page returns a *DamagedError.
 func (img *image) page(id uint64) ([]byte, error) {
 	high := uint64(len(img.seen))
 	if id < 2 || id >= high {

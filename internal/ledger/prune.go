@@ -6,7 +6,7 @@ import (
 )
 
 // Limits of records that the ledger keeps although nobody needs them: a caller may want the
-// name that has rested longest. Pruning has to look through all records, so the writer does it
+// name that has rested longest. Pruning has to look through all records, so the writer prunes only
 // now and then.
 const (
 	maxDue     = 1024 // how many rests that are over are kept
@@ -15,9 +15,9 @@ const (
 )
 
 // prune drops the oldest rests that are over and expired tombstones from memory, if there are
-// too many, and tombstones of other boots than the epoch's. It drops them from the file the next
-// time that the file is written anew: until then each reader of the file drops them again.
-// So pruning takes no room in the log, which a full disk may lack.
+// too many, and tombstones of other boots than the epoch's. It drops nothing from the file: the
+// records vanish when the file is next written anew, and until then each reader of the file drops
+// them again. So pruning takes no room in the log, which a full disk may lack.
 func (s *state) prune(now time.Time, boottime int64) {
 	s.pruneRests(now)
 	s.rests.shrink()
@@ -28,7 +28,7 @@ func (s *state) prune(now time.Time, boottime int64) {
 	s.tombs.shrink()
 }
 
-// pruneRests drops the oldest rests that are over, but for maxDue.
+// pruneRests keeps the maxDue youngest of the rests that are over, and drops the older ones.
 func (s *state) pruneRests(now time.Time) {
 	if s.rests.len() <= maxDue {
 		return
@@ -45,7 +45,7 @@ func (s *state) pruneRests(now time.Time) {
 	}
 	slices.Sort(due)
 	last := due[drop-1]
-	same, _ := slices.BinarySearch(due, last) // so many were freed before last
+	same, _ := slices.BinarySearch(due, last) // how many were freed before `last`
 	s.rests.dropAll(func(r rested) bool { return r.over(now) && r.freed < last })
 	for _, key := range s.rests.keys(func(r rested) bool { return r.over(now) && r.freed == last })[:drop-same] {
 		s.rests.drop(key)
@@ -59,7 +59,7 @@ func (l *Ledger) prune() {
 	l.state.prune(l.now, l.boottime)
 }
 
-// look looks at the clock.
+// look notes what Options.Clock says now.
 func (l *Ledger) look() {
 	l.now, l.boottime = plain(l.opts.Clock.Now()), l.opts.Clock.Boottime()
 }

@@ -135,7 +135,7 @@ func TestPruneTombstones(t *testing.T) {
 }
 
 // Once the rests of a burst are over, the ledger drops most of them, although nothing is
-// committed any more. They leave the file when it is written anew.
+// committed any more. These rests leave the file when it is written anew.
 func TestPruneAfterBurst(t *testing.T) {
 	c := newClock()
 	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)

@@ -17,12 +17,12 @@ import (
 const replaceBy = 512
 
 // Replace makes a new ledger of ops, in the place of one that is lost or damaged. It does so
-// completely or, on an error, not at all. It keeps the old file beside the new one, and
-// returns its new name; "" if there was no file, or an empty one. If an agent has the ledger
-// open the error is ErrLocked. Replace uses only Path, Kinds, Clock and Boot of the options.
+// completely or, on an error, not at all. It keeps the old file beside the new one, and returns the
+// old file's new name; "" if there was no file, or an empty one. If an agent has the ledger open
+// the error is ErrLocked. Replace uses only Path, Kinds, Clock and Boot of the options.
 //
-// If the last step fails, which makes the new file's name durable, Replace returns the error
-// and nevertheless what it has kept: the new ledger is in place. The next Open tries that step
+// If the last step fails, which makes the new file's name durable, Replace returns the error and
+// nevertheless the old file's new name: the new ledger is in place. The next Open tries that step
 // again.
 func Replace(opts Options, ops []Op) (kept string, err error) {
 	kept, err = replace(opts, ops)
@@ -73,7 +73,7 @@ func replace(opts Options, ops []Op) (string, error) {
 	if err := opts.volume.rename(next, opts.Path); err != nil {
 		err = errors.Join(err, removeFile(next))
 		if info, bad := f.Stat(); kept != "" && bad == nil && namedOne(opts.Path, info) == nil {
-			err = errors.Join(err, removeFile(kept)) // it is not the file's only name
+			err = errors.Join(err, removeFile(kept)) // kept is not the file's only name
 		}
 		return "", err
 	}
@@ -86,7 +86,7 @@ func replace(opts Options, ops []Op) (string, error) {
 	return kept, nil
 }
 
-// fill makes a ledger of ops. It deletes a half-made one of an earlier try.
+// fill makes a ledger of ops. It deletes a half-made ledger of an earlier try.
 func fill(path string, opts Options, ops []Op) error {
 	if err := removeFile(path); err != nil {
 		return err

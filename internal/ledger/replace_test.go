@@ -99,8 +99,8 @@ func TestReplaceFails(t *testing.T) {
 	fails(unix.ENOSPC, Begin(twice))
 }
 
-// If the new ledger is in place, and its name may not be durable, Replace says so, and what it
-// has kept.
+// If the new ledger is in place, and its name may not be durable, Replace says so, and returns the
+// old file's new name.
 func TestReplaceNotDurable(t *testing.T) {
 	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
 	writeAll(t, opts.Path, []byte("damaged"))

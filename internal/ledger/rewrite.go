@@ -11,19 +11,20 @@ import (
 	"time"
 )
 
-// A log that has outgrown its snapshot is written anew: another goroutine writes what the
-// ledger has into a new file beside it, while the writer goes on with the old one. When that
-// is done the writer adds the batches of the meantime, makes the new file durable, and gives
-// it the ledger's name. A crash leaves the old file or the new one, and each is whole.
+// A log that has outgrown its snapshot is written anew: another goroutine writes what the ledger
+// has into a new file beside the old one, while the writer goes on with the old file. When the new
+// file is written, the writer adds the batches of the meantime, makes the new file durable, and
+// gives it the ledger's name. A crash leaves the old file or the new one, and each is whole.
 //
 // Both files are locked, so that no other process can open either meanwhile.
 
 const (
 	// minLog is how many bytes of log are not worth writing the file anew.
 	minLog = 4 << 20
-	// fullLog is how many are not worth it on a full disk.
+	// fullLog is how many bytes of log are not worth that on a full disk.
 	fullLog = 256 << 10
-	// rewriteRetry is how long the writer waits before it tries that again.
+	// rewriteRetry is how long the writer waits, after a failure, before it tries again to write
+	// the file anew.
 	rewriteRetry = 10 * time.Second
 	// snapshotBy is about how many bytes of a snapshot make a batch.
 	snapshotBy = 128 << 10
@@ -49,8 +50,8 @@ func (s *state) contents() contents {
 	return c
 }
 
-// sectors returns about how many sectors the contents take. If a disk has less room, the ledger
-// need not fill it up in vain.
+// sectors returns about how many sectors the contents take. If the disk has less room, writeAside
+// gives up at once, and does not fill the disk in vain.
 func (c *contents) sectors() int {
 	const record = 192 // bytes of a rest or a tombstone, or of an owner beside its JSON
 	bytes := record * (len(c.owners) + c.rests.len() + c.tombs.len())
@@ -64,13 +65,13 @@ func (c *contents) sectors() int {
 type rewriting struct {
 	to     *aside
 	err    error
-	since  [][]byte // the payloads of the batches since then; the writer's
+	since  [][]byte // the payloads of the batches since the snapshot; only the writer uses since
 	cancel atomic.Bool
 	done   chan struct{} // closed when to and err are set
 }
 
-// outgrown reports whether the file should be written anew. On a full disk that is worth it
-// sooner: the log is in the reserve.
+// outgrown reports whether the file should be written anew. On a full disk a shorter log is worth
+// that: the log has grown into the reserve.
 func (s *store) outgrown() bool {
 	most := s.opts.logFor(s.snap)
 	if !s.full.IsZero() {
@@ -79,7 +80,8 @@ func (s *store) outgrown() bool {
 	return s.next == nil && s.failed == nil && s.tail-s.snap > most && time.Since(s.tired) > rewriteRetry
 }
 
-// logFor returns how many bytes of log a snapshot of so many may have behind it.
+// logFor returns how many bytes of log may follow a snapshot of `snap` bytes before the file is
+// written anew.
 func (o *Options) logFor(snap int64) int64 { return max(cmp.Or(o.minLog, minLog), snap) }
 
 // rewrite begins to write the file anew.
@@ -94,13 +96,13 @@ func (s *store) rewrite(c contents) {
 	}()
 }
 
-// left returns how many sectors of zeros a file must have to take over: the reserve, and what
-// the commits need that the batch has by now. But if the ledger's file has fewer, because the
-// disk is full, so many are enough.
+// left returns how many sectors of zeros a file must have to take over: the reserve or, if that is
+// more, need, which the commits in the present batch need. But if the ledger's file has fewer,
+// because the disk is full, as many as that file has are enough.
 func (s *store) left(need int) int { return max(0, min(max(reserve(s.exits), need), s.free())) }
 
-// rewritten returns a channel that is closed when takeOver can go on; nil: nothing is being
-// written.
+// rewritten returns a channel that is closed when takeOver can go on; nil: the file is not being
+// written anew.
 func (s *store) rewritten() <-chan struct{} {
 	if s.next == nil {
 		return nil
@@ -108,8 +110,8 @@ func (s *store) rewritten() <-chan struct{} {
 	return s.next.done
 }
 
-// takeOver makes the new file the ledger's, with room for a batch's need. If it cannot, the old
-// one stays; or the store has failed for good, because nobody knows which file has the name.
+// takeOver makes the new file the ledger's, with room for a batch's need. If takeOver fails, the
+// old file stays; or the store has failed for good, because nobody knows which file has the name.
 func (s *store) takeOver(need int) {
 	r := s.next
 	s.next = nil
@@ -146,7 +148,7 @@ func (s *store) rename(a *aside) error {
 		}
 		return errors.Join(err, s.own(s.file))
 	}
-	_ = s.file.Close() // nothing is written to it any more
+	_ = s.file.Close() // the store writes nothing to the old file any more
 	s.file, s.logFile, s.size, s.end = a.file, a.logFile, a.end, a.end
 	s.rewrites++
 	if err := errors.Join(s.own(s.file), vol.syncDir(filepath.Dir(path))); err != nil {
@@ -203,13 +205,13 @@ func (s *store) inPlace(path string) error {
 // discard removes a file that was written aside in vain, unless it is the ledger's by now.
 func (s *store) discard(a *aside) {
 	if a != nil && a.file != s.file {
-		_ = a.drop(s.opts.volume) // the next Open does it
+		_ = a.drop(s.opts.volume) // if drop fails, the next Open removes the file
 	}
 }
 
-// replaceOld writes a ledger of version 1 anew, and keeps the old one beside it. On a full disk
-// the old one has to give up its spare pages for that. If that is not enough for the reserve, the
-// old one goes (prepare).
+// replaceOld writes a ledger of version 1 anew, and keeps the old one beside it. On a full disk the
+// old file has to give up its spare pages (shed) to make room. If the reserve still lacks room,
+// prepare removes the old file.
 func (s *store) replaceOld(l *loaded) error {
 	st, c := &l.state, l.state.contents()
 	var err error

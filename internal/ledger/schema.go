@@ -19,8 +19,8 @@ const (
 const headKey = "head"
 
 // Schema is the version of the buckets' content. It grows when an older program would
-// misread the file. Fields of records may be added without that. They vanish when an older
-// program, which does not know them, changes the record or writes the file anew.
+// misread the file. A new field of a record needs no new Schema. Such a field vanishes when an
+// older program, which does not know the field, changes the record or writes the file anew.
 const Schema = 1
 
 // head is the only record of the meta bucket. A transaction that changes it writes it.
@@ -29,7 +29,7 @@ type head struct {
 	Seq    uint64          `json:"seq,omitempty"` // number of the transaction that wrote it; version 1 of the file only
 	Epoch  Epoch           `json:"epoch"`
 	First  *First          `json:"first,omitempty"`           // nil: an earlier agent began the ledger, or an earlier version
-	Opened *opening        `json:"opened,omitempty"`          // by the boot that wrote the head; nil: the boot is not known
+	Opened *opening        `json:"opened,omitempty"`          // when the boot that wrote the head first opened the ledger; nil: not known
 	Since  int64           `json:"quarantineSince,omitempty"` // these four are the quarantine's span
 	Until  int64           `json:"quarantineUntil,omitempty"`
 	In     uint32          `json:"quarantineBoot,omitempty"`

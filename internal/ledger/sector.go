@@ -7,10 +7,10 @@ import (
 	"hash/crc32"
 )
 
-// A sector is what a disk writes wholly or not at all; and write(2), in which a process dies,
-// has written whole pages. Each sector of a ledger says, under a
-// checksum of its own, which batch it is a part of, and which part. So a batch that a crash
-// has torn can be told from damage: of a torn batch each sector is whole, or still zero.
+// A sector is what a disk writes wholly or not at all; and a write(2) in which a process dies has
+// written whole pages. Each sector of a ledger says, under a checksum of its own, which batch it is
+// a part of, and which part. So a batch that a crash has torn can be told from damage: of a torn
+// batch each sector is whole, or still zero.
 //
 //	byte  0      mark, never 0: a file that is cut off within a sector does not end in zeros
 //	byte  1      0
@@ -43,7 +43,7 @@ type part struct {
 	payload      []byte
 }
 
-// sectors returns how many sectors so many bytes of payload take.
+// sectors returns how many sectors a payload of `payload` bytes takes.
 func sectors(payload int) int { return (payload + payloadMax - 1) / payloadMax }
 
 // sectorSum returns the checksum of a sector of a file.
@@ -55,7 +55,7 @@ func sectorSum(id uint64, s []byte) uint32 {
 	return crc32.Update(sum, castagnoli, s[8:sectorSize])
 }
 
-// chainOn returns the chain of the batch with a payload that follows one with a chain.
+// chainOn returns the chain of a batch with a payload; before is the chain of the batch before it.
 func chainOn(before uint32, payload []byte) uint32 {
 	var b [4]byte
 	binary.LittleEndian.PutUint32(b[:], before)
@@ -80,7 +80,8 @@ func appendBatch(dst []byte, id, batch uint64, chain uint32, payload []byte) []b
 	return dst
 }
 
-// parseSector checks a sector. place is for what it says of damage.
+// parseSector checks a sector, and returns what the sector says. place is only for the text of an
+// error.
 func parseSector(id uint64, place int64, s []byte) (part, error) {
 	if sectorSum(id, s) != binary.LittleEndian.Uint32(s[4:]) {
 		return part{}, damaged("sector %d: %w", place, errChecksum)

@@ -56,7 +56,7 @@ func read(path string, kinds hold.Kinds) (*Snapshot, error) {
 }
 
 // openToRead opens and locks the file that has the ledger's name. If an agent that has just ended
-// has given the name to another file meanwhile, it opens the other file.
+// has given the name to another file meanwhile, openToRead opens the other file.
 func openToRead(path string) (*os.File, int64, error) {
 	for {
 		f, err := root.Open(path)

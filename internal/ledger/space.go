@@ -13,9 +13,9 @@ import (
 // A full disk stops ADD first and DEL last. The zeros behind the log's tail are there before
 // they are needed, and the last of them are a reserve. A commit that would use up what it has
 // to leave of the reserve is refused: class says how much that is. A part of the reserve, the
-// exits, belongs to the owners: it has room for the deletion of each. Only that deletion uses
-// it, and takes no more of it than is the owner's own. So each owner can be released, no matter
-// what else is committed, and how often.
+// exits, belongs to the owners: it has room for the deletion of each. Only the deletion of an owner
+// uses the exits, and takes no more of them than the owner's own part. So each owner can be
+// released, no matter what else is committed, and how often.
 //
 // The zeros are written, not only allocated: otherwise each commit would change the file
 // system's metadata as well, and its sync would cost a second write.
@@ -36,12 +36,13 @@ const (
 	topUpRetry = time.Second
 )
 
-// class is what a commit does, as far as a full disk matters. A later one stops sooner.
+// class is what a commit does, as far as a full disk matters. On a full disk, commits of a class
+// that comes later in the list stop sooner.
 type class int
 
 const (
 	starting class = iota // sets epoch, first agent or quarantine
-	burying               // releases, forgets and buries, but for more than the owners' exits
+	burying               // releases, forgets and buries, and takes more than the owners' exits
 	changing              // changes owners, which then need no more room than before
 	adding                // adds owners, or makes them larger
 )
@@ -51,8 +52,8 @@ func (c class) leaves() int {
 	return [...]int{starting: 0, burying: headReserve, changing: headReserve + baseReserve/2, adding: headReserve + baseReserve}[c]
 }
 
-// reserve returns how many sectors of zeros a ledger has on a disk that is not full, if the
-// exits of its owners take so many.
+// reserve returns how many sectors of zeros a ledger has on a disk that is not full, if the exits
+// of its owners take `exits` sectors.
 func reserve(exits int) int { return exits + adding.leaves() }
 
 // exit returns how many sectors an owner's deletion may take, with a commit for each step
@@ -68,20 +69,20 @@ func exit(o *hold.Owner) int {
 	return promise + sectors(end)
 }
 
-// bytesFor returns how many bytes the change of an owner may have whose JSON has so many. The
-// JSON has the names, whose rests it may end.
+// bytesFor returns how many bytes the change of an owner may have, if the owner's JSON has `size`
+// bytes. The change may also end rests of the names that the JSON has.
 func bytesFor(size int) int { return 2*size + 256 }
 
 // free returns into how many sectors the next batches can go. The last one stays zero.
 func (s *store) free() int { return int((s.end-s.tail)/sectorSize) - 1 }
 
-// short returns by how many sectors the file must grow, so that batches can go into so many.
-// If it is not above 0 the file has them.
+// short returns by how many sectors the file must grow, so that batches can go into `need` sectors.
+// 0 or less: the file has these sectors.
 func (s *store) short(need int) int { return need - s.free() }
 
-// ensure makes sure that batches can go into so many sectors, and grows the file if need be.
-// If the file that is being written anew may have taken the room, ensure waits for it: then
-// the one or the other file gives its room back.
+// ensure makes sure that batches can go into `need` sectors, and grows the file if it has to. If a
+// new file is being written (rewrite), which may have taken the room, ensure waits for that: then
+// the old or the new file gives its room back.
 func (s *store) ensure(need int) error {
 	err := s.enlarge(need)
 	if errors.Is(err, ErrFull) && s.next != nil {
@@ -92,7 +93,7 @@ func (s *store) ensure(need int) error {
 	return err
 }
 
-// enlarge grows the file, unless batches can go into so many sectors.
+// enlarge grows the file, unless batches can go into `need` sectors already.
 func (s *store) enlarge(need int) error {
 	short := s.short(need)
 	if short <= 0 {
@@ -116,8 +117,8 @@ func (s *store) topUp() {
 	}
 }
 
-// secure grows the file to the reserve and some sectors ahead of need. If the disk has no room
-// for these, it grows the file to the reserve or at least to what deletions take, and returns
+// secure grows the file to the reserve and `ahead` more sectors. If the disk has no room for all of
+// these, secure grows the file to the reserve or at least to what deletions take, and returns
 // ErrFull.
 func (s *store) secure(ahead int) error {
 	err := s.enlarge(reserve(s.exits) + ahead)
@@ -135,8 +136,9 @@ func (s *store) secure(ahead int) error {
 }
 
 // prepare prepares the file when it is opened: it fills holes behind the tail, which copying
-// may have made, and makes sure of the reserve. If the disk lacks room for that, a former ledger
-// makes room. A full disk is no error here, because deletions still work.
+// may have made, and makes sure of the reserve. If the disk lacks room for the reserve, prepare
+// removes a former ledger (keepFormer) to make room. A full disk is no error here, because
+// deletions still work.
 func (s *store) prepare() error {
 	s.end = s.size / sectorSize * sectorSize
 	if hole, err := unix.Seek(int(s.file.Fd()), s.tail, unix.SEEK_HOLE); err == nil {
@@ -162,7 +164,7 @@ func (s *store) prepare() error {
 	return err
 }
 
-// grow writes so many sectors of zeros. When it returns nil they are durable, and so is the
+// grow writes `by` sectors of zeros. When grow returns nil, these zeros are durable, and so is the
 // file's new size. If the disk has no room for them the error is ErrFull.
 func (s *store) grow(by int) error {
 	if err := s.intact(); err != nil {

@@ -27,7 +27,7 @@ type disk struct {
 	dir string
 }
 
-// newDisk mounts a tmpfs of so many bytes.
+// newDisk mounts a tmpfs. bytes is its size in the words of mount(8), such as "16m".
 func newDisk(t *testing.T, bytes string) *disk {
 	nettest.Need(t)
 	d := &disk{t, t.TempDir()}
@@ -167,8 +167,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// untilFull commits what op returns until it is refused because the disk is full, and returns
-// how often it was not.
+// untilFull commits what op returns until the ledger refuses a commit because the disk is full. It
+// returns how many commits the ledger took before.
 func untilFull(t *testing.T, l *Ledger, op func(i int) []Op) int {
 	t.Helper()
 	for i := range 100000 {
@@ -190,8 +190,8 @@ func asked(id hold.ID, i int) []Op {
 	})}
 }
 
-// whole returns the ops of an owner's deletion: the promise, with a tombstone whose key has so
-// many bytes, and the end.
+// whole returns the ops of an owner's deletion: the promise, with a tombstone whose key has `key`
+// bytes, and the end.
 func whole(o hold.Owner, c *clock, key int) (promise, end []Op) {
 	t := Tombstone{(string(o.ID) + strings.Repeat("k", key))[:key], "2f1a4c3e-5b6d-4e7f-8a9b-0c1d2e3f4a5b", c.Boottime(), c.Boottime() + int64(time.Hour)}
 	return []Op{Releasing(o.ID, c.now), Bury(t)}, []Op{Forget(o.ID, c.now)}
@@ -406,7 +406,7 @@ func TestReserveOfNow(t *testing.T) {
 	}
 }
 
-// leave leaves so many bytes of a disk that is full.
+// leave makes room for `bytes` bytes on a disk that is full.
 func (d *disk) leave(bytes int64) {
 	d.t.Helper()
 	must(d.t, os.Truncate(filepath.Join(d.dir, "filler"), d.size("filler")-bytes))
@@ -478,7 +478,8 @@ func TestRoomOfStaged(t *testing.T) {
 	}))
 }
 
-// If a disk has no room for one commit of a transaction, it may have it for a smaller one.
+// If a disk has no room for one commit of a transaction, the disk may have room for a smaller
+// commit.
 func TestSmallerFits(t *testing.T) {
 	d := newDisk(t, "16m")
 	l := open(t, testOptions(d.ledger(), newClock()))
@@ -502,8 +503,8 @@ func TestSmallerFits(t *testing.T) {
 	}))
 }
 
-// While a disk has too little room for a new file that could take over, none is written: it
-// would be written in vain, again and again.
+// While a disk has too little room for a new file that could take over, the ledger writes none: it
+// would write such a file in vain, again and again.
 func TestNoRewriteInVain(t *testing.T) {
 	d := newDisk(t, "24m")
 	opts := testOptions(d.ledger(), newClock())

@@ -44,23 +44,22 @@ type kept struct {
 
 func (s spans) keep(q Quarantine) kept { return kept{q, s.of(q.Since, q.Until)} }
 
-// mark returns the number that stands for a boot in records. It is short because there are
+// mark returns the number that stands for a boot in records. The number is short because there are
 // many records; two boots of a machine have the same mark with a chance of one in 2^32.
 func mark(boot string) uint32 {
-	return crc32.Checksum([]byte(boot), castagnoli) // of "": 0
+	return crc32.Checksum([]byte(boot), castagnoli) // the mark of "" is 0
 }
 
-// opening is when a boot first opened the ledger, by both clocks. At that moment it is
-// settled, once for the whole boot, how long names had rested that earlier boots freed.
-// Otherwise setting the wall clock, as is usual soon after a boot, would change that with
-// the next opening.
+// opening is when a boot first opened the ledger, by both clocks. The opening settles, once for the
+// whole boot, how long names had rested that earlier boots freed. Otherwise whoever sets the wall
+// clock, as is usual soon after a boot, would change these rests when the ledger is opened again.
 type opening struct {
 	Boot string `json:"boot"`
 	At   int64  `json:"at"`   // CLOCK_BOOTTIME, nanoseconds
 	Wall int64  `json:"wall"` // Unix nanoseconds
 }
 
-// first returns o if it is of the boot that the clock is in; else an opening that is now.
+// first returns o if o is of the boot that the clock is in; otherwise it returns an opening of now.
 func (o opening) first(clock *boottime.Clock, boot string) opening {
 	if boot != "" && o.Boot == boot {
 		return o

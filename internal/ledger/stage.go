@@ -42,7 +42,7 @@ func (b *batch) mayNeed(ids []hold.ID, leaving bool) error {
 	return nil
 }
 
-// needed reports whether one of ids is id, or needs it.
+// needed reports whether one of ids is id, or needs the owner id, directly or through other owners.
 func (b *batch) needed(id hold.ID, ids []hold.ID) bool {
 	return slices.ContainsFunc(ids, func(other hold.ID) bool {
 		e, ok := b.owners.get(other)
@@ -205,7 +205,8 @@ func (b *batch) claim(n hold.Name, id hold.ID) error {
 	return nil
 }
 
-// free takes a name from its owner. The name then rests from at on, if Options.Rest says so.
+// free takes a name from its owner. The name then rests from the time `at` on, if Options.Rest
+// gives it a rest.
 func (b *batch) free(n hold.Name, at time.Time) {
 	b.names.drop(n)
 	if d := b.ledger.opts.Rest(n); d > 0 {
@@ -224,7 +225,7 @@ func (b *batch) room() error {
 	return err
 }
 
-// begins sets what an agent writes when it starts.
+// begins lets set change what an agent writes into the head when it starts.
 func (b *batch) begins(set func(*batch)) error {
 	set(b)
 	b.bytes += b.headBytes()
@@ -252,9 +253,9 @@ func (b *batch) need(before, after hold.Owner) error {
 	return nil
 }
 
-// join adds an owner, who, to the lists of needers of the owners that it needs; leave
-// removes it. They do not change lists in place, because the ledger's state, which readers
-// see and a refused commit goes back to, may share them.
+// join adds an owner, who, to the lists of needers of the owners that it needs; leave removes who.
+// join and leave do not change lists in place, because the ledger's state, which readers see and a
+// refused commit goes back to, may share them.
 func (b *batch) join(needed []hold.ID, who hold.ID) {
 	for _, id := range needed {
 		needers, _ := b.needers.get(id)

@@ -10,15 +10,15 @@ import (
 
 // Stats are a ledger's figures since it was opened.
 type Stats struct {
-	Commits uint64 `json:"commits"` // that succeeded
-	Ops     uint64 `json:"ops"`     // of these commits
+	Commits uint64 `json:"commits"` // commits that succeeded
+	Ops     uint64 `json:"ops"`     // ops of these commits
 	Refused uint64 `json:"refused"` // commits in which an op was refused
 	Failed  uint64 `json:"failed"`  // commits whose transaction failed
 
 	Transactions uint64        `json:"transactions"`
 	Busy         time.Duration `json:"busy"` // time spent in transactions, in nanoseconds
-	// Batches counts transactions by their number of commits: place i those with at
-	// most 1<<i and more than 1<<(i-1) commits, the last place also those with more.
+	// Batches counts transactions by their number of commits: place i counts transactions with at
+	// most 1<<i and more than 1<<(i-1) commits; the last place also counts transactions with more.
 	Batches [10]uint64 `json:"batches"`
 
 	Owners     int `json:"owners"`
@@ -29,7 +29,8 @@ type Stats struct {
 	FileSize int64 `json:"fileSize"` // bytes
 	Free     int64 `json:"free"`     // bytes of FileSize that the next transactions go into
 	Reserve  int64 `json:"reserve"`  // bytes of Free that are kept for deletions
-	// Rewrites counts how often the file was written anew, without what is over.
+	// Rewrites counts how often the file was written anew, without the records that nobody needs
+	// any more (prune).
 	Rewrites uint64 `json:"rewrites"`
 	// ReserveOK says that the file has the reserve and room for another owner. If it
 	// does not, the disk is full and Begin is refused.
@@ -45,8 +46,8 @@ type counters struct {
 	broke error // the store has failed for good
 }
 
-// Writable returns nil if an owner can be begun; else ErrFull, ErrFailed or ErrClosed. If
-// the disk was full it looks again, for a second at most.
+// Writable returns nil if an owner can be begun; else ErrFull, ErrFailed or ErrClosed. If the disk
+// was full, Writable looks for room again, for a second at most.
 func (l *Ledger) Writable() error {
 	c := &l.stats
 	c.mu.Lock()

@@ -16,7 +16,7 @@ import (
 type store struct {
 	opts     Options
 	file     file
-	mine     atomic.Pointer[[]os.FileInfo] // the files of which each may have the ledger's name: one, or two while it passes
+	mine     atomic.Pointer[[]os.FileInfo] // the files of which each may have the ledger's name: one, or two while the name passes on
 	size     int64                         // of the file, at least
 	end      int64                         // up to here the file has zeros behind its tail that were written and are durable
 	logFile                                // what the file has
@@ -27,7 +27,7 @@ type store struct {
 	failed   error      // not nil: nobody knows what the file contains, and nothing is written any more
 	full     time.Time  // when the disk had no room to grow the file ahead of need; zero: it has room
 	next     *rewriting // nil: the file is not being written anew
-	tired    time.Time  // when writing it anew last failed
+	tired    time.Time  // when the last try to write the file anew failed
 	rewrites uint64
 	payload  []byte // of the batch that is being written; kept to be used again
 	sectors  []byte // likewise
@@ -71,7 +71,7 @@ func (s *store) read() (state, error) {
 		return state{}, err
 	}
 	if l.log != nil {
-		s.logFile, s.head = *l.log, bytes.Clone(l.headBody) // it is a part of a large payload
+		s.logFile, s.head = *l.log, bytes.Clone(l.headBody) // headBody is a part of a large payload
 		err = s.mend()
 	} else {
 		err = s.replaceOld(l)
@@ -92,8 +92,9 @@ func (s *store) read() (state, error) {
 
 // mend makes zeros of a torn batch, and makes the last batch, the zeros behind it and the file's
 // name durable. A process that died, or to whom a sync has failed, may have left the last batch
-// in the page cache alone; so mend writes it once more. It writes the same bytes that the file has.
-// And it may have died after it had given the file its name, and before it had synced the folder.
+// in the page cache alone; so mend writes that batch once more, with the same bytes that the file
+// has. The process may also have died after it had given the file its name, and before it had
+// synced the folder; so mend syncs the folder.
 func (s *store) mend() error {
 	if err := s.opts.volume.syncDir(filepath.Dir(s.opts.Path)); err != nil {
 		return err

@@ -18,8 +18,8 @@ type Options struct {
 	// commit order, before its commits answer. It may read the ledger, but must
 	// neither commit nor change what it is given.
 	Applied func(Change)
-	// Clock is the clock of all times that ops are given and that the ledger
-	// returns; nil: the ledger makes one.
+	// Clock is the clock of all times that callers give in ops and that the ledger returns; nil:
+	// the ledger makes one.
 	Clock *boottime.Clock
 	// Boot is the id of the boot that Clock is in. A rest that began in this boot
 	// ends by CLOCK_BOOTTIME, any other by the wall clock. Empty: all rests end by
@@ -29,7 +29,7 @@ type Options struct {
 	volume     volume                  // nil: local
 	minLog     int64                   // 0: minLog
 	pruneEvery time.Duration           // 0: pruneEvery
-	wrote      func(bytes, atMost int) // is told of each payload, and of what it could have been; or nil
+	wrote      func(bytes, atMost int) // is called with the bytes of each payload, and with the limit that the batch had counted; or nil
 }
 
 // Change says what one transaction has changed.
@@ -59,15 +59,15 @@ type Rest struct {
 
 // Quarantine is a rest of all names that nobody has. A ledger that was made anew has one,
 // because it cannot know who had the names before. The ledger only remembers the quarantine;
-// the callers that give names out have to observe it. Its times are as a Rest's. The zero
-// value is no quarantine.
+// the callers that give names out have to observe it. Its times are times of Options.Clock, as a
+// Rest's are. The zero value is no quarantine.
 type Quarantine struct {
 	Since time.Time `json:"since,omitzero"`
 	Until time.Time `json:"until,omitzero"`
 }
 
 // Tombstone says that requests for Key which began at Started or earlier, in the boot Boot,
-// come too late (Unburied). It expires at Until. Started and Until are CLOCK_BOOTTIME in
+// come too late (Unburied). The tombstone expires at Until. Started and Until are CLOCK_BOOTTIME in
 // nanoseconds. Boot is any text by which the caller tells boots apart.
 type Tombstone struct {
 	Key     string `json:"key"`

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// volume is the file system as the ledger writes to it. Tests have it fail, or die, at each
-// call.
+// volume is the file system as the ledger writes to it. Tests use a volume that fails, or dies, at
+// a chosen call.
 type volume interface {
 	// open opens a file for writing; with os.O_EXCL a new one.
 	open(path string, flag int) (file, error)
@@ -24,14 +24,14 @@ type file interface {
 	WriteAt(b []byte, at int64) (int, error)
 	Stat() (os.FileInfo, error)
 	Truncate(size int64) error
-	Punch(at, n int64) error // makes a hole of so many bytes
+	Punch(at, n int64) error // makes a hole of n bytes
 	Sync() error             // fsync
-	Datasync() error         // fdatasync: data, and of the metadata what finds them
+	Datasync() error         // fdatasync: the data, and the metadata without which the data cannot be found
 	Fd() uintptr
 	Close() error
 }
 
-// local is the volume that is no test's.
+// local is the volume outside of tests: the system's own files.
 type local struct{}
 
 type diskFile struct{ *os.File }
@@ -54,7 +54,7 @@ func (local) syncDir(path string) error {
 		return err
 	}
 	err = d.Sync()
-	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) { // the file system does not know that
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) { // the file system cannot sync a folder
 		err = nil
 	}
 	return errors.Join(err, d.Close())

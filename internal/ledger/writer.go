@@ -197,7 +197,8 @@ func (l *Ledger) transact(requests []*request) {
 	l.afterwards()
 }
 
-// afterwards does with the file what nobody waits for.
+// afterwards does what no commit waits for: it grows the file ahead of need, and begins to write it
+// anew.
 func (l *Ledger) afterwards() {
 	l.store.topUp()
 	if l.store.outgrown() {
@@ -207,7 +208,8 @@ func (l *Ledger) afterwards() {
 	l.settle()
 }
 
-// settle shows how the file is now. If the store has failed there will be no further write.
+// settle brings the figures of the file up to date, and tells callers (Failed) if the store has
+// failed for good.
 func (l *Ledger) settle() {
 	l.stats.set(l.store, l.sizes())
 	if l.store.failed != nil && !l.over {

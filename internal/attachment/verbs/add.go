@@ -154,12 +154,12 @@ func (v *Verbs) parse(req api.AddRequest, w daemon.When) (*addition, error) {
 	}, nil
 }
 
-// openNetns opens the pod's network namespace, once for all that ADD asks of it before the link's
-// kind makes the link. It refuses a network namespace that is gone, that is not the one which the plugin
-// saw at the path, or that is the agent's own. It completes the record: a client of the API
-// may not know the namespace's id, and a record without an id would fit a later namespace
-// with the same inode. ADD takes its key's turn only after that: if the path hangs, no other
-// ADD of the key waits for it.
+// openNetns opens the pod's network namespace, once for all that ADD asks of the namespace before
+// the link's kind makes the link. It refuses a network namespace that is gone, that is not the one
+// which the plugin saw at the path, or that is the agent's own. openNetns also completes the
+// record: a client of the API may not know the namespace's id, and a record without an id would fit
+// a later namespace with the same inode. ADD takes its key's turn only after that: if the path
+// hangs, no other ADD of the key waits for it.
 func (v *Verbs) openNetns(add *addition) (ns.Handle, error) {
 	ref := add.record.Netns
 	pod, err := v.open(ref)
@@ -180,20 +180,20 @@ func (v *Verbs) openNetns(add *addition) (ns.Handle, error) {
 }
 
 // standing returns the attachment that an ADD repeats, or nil if it repeats none. old are
-// the attachments of the ADD's key that stand elsewhere, which a new one replaces: standing
-// leaves them alone, because the ADD can still be refused. It releases failed ADDs of the key, and
-// a failed ADD that has this ADD's place in the pod, and waits until former attachments have left
-// that place. pod is the ADD's network namespace, open.
+// the attachments of the ADD's key that stand elsewhere, which a new attachment replaces: standing
+// leaves them alone, because the ADD can still be refused. standing releases failed ADDs of the
+// key, and a failed ADD that has this ADD's place in the pod, and waits until former attachments
+// have left that place. pod is the ADD's network namespace, open.
 func (v *Verbs) standing(ctx context.Context, add *addition, pod ns.Handle) (_ *attachment.Entry, old []*attachment.Entry, err error) {
 	var failed []hold.ID
 	var former []*attachment.Entry
-	mayBeThere := false // the interface of one of old, in the ADD's place
+	mayBeThere := false // an interface in the ADD's place, which belongs to an attachment in old
 	named, _ := v.named(ctx, add)
 	for _, e := range named {
 		if !e.Owner.Wanted() {
 			continue
 		}
-		if v.Engine.Doomed(e.Owner.ID) { // of a failed ADD; its release could not be promised yet
+		if v.Engine.Doomed(e.Owner.ID) { // e is of a failed ADD, and the release of e could not be promised yet
 			failed, former = append(failed, e.Owner.ID), append(former, e)
 			continue
 		}
@@ -218,7 +218,7 @@ func (v *Verbs) standing(ctx context.Context, add *addition, pod ns.Handle) (_ *
 		return nil, nil, err
 	}
 	for _, e := range v.index.Slot(add.record.Netns, add.record.Ifname) {
-		if e.Owner.Wanted() { // a deletion of it, which a plugin has promised, may wait
+		if e.Owner.Wanted() { // a deletion of e, which a plugin has promised, may wait
 			if err := v.drain.Key(ctx, e.Record.Key); err != nil {
 				return nil, nil, cni.Errorf(cni.CodeTryAgain, "the agent could not carry out an earlier deletion", "%v", err)
 			}
@@ -249,7 +249,7 @@ func (v *Verbs) left(ctx context.Context, add *addition, former []*attachment.En
 	for _, e := range former {
 		m, err := v.modes.Of(e.Record.Mode)
 		if err == nil {
-			err = v.Engine.WaitKind(ctx, m.Place(), e.Owner.ID) // whatever else it owes does not keep this ADD waiting
+			err = v.Engine.WaitKind(ctx, m.Place(), e.Owner.ID) // whatever else e owes does not keep this ADD waiting
 		}
 		if err != nil {
 			return fmt.Errorf("waiting until the former interface %s in %s is gone: %w", add.record.Ifname, add.record.Netns.Path, err)
@@ -276,8 +276,8 @@ func (v *Verbs) fit(add *addition) error {
 	return add.mode.Fit(add.record, add.conf)
 }
 
-// attach plans a new incarnation, which replaces old, and has the engine take it. Nothing
-// of old goes before the new one's addresses are claimed.
+// attach plans a new incarnation, which replaces old, and has the engine take it. Nothing of old
+// goes before the addresses of the new incarnation are claimed.
 func (v *Verbs) attach(ctx context.Context, add *addition, old []*attachment.Entry) (*attachment.Entry, error) {
 	for _, e := range old {
 		if err := elsewhere(e, add.conf); err != nil {
@@ -306,8 +306,8 @@ func (v *Verbs) attach(ctx context.Context, add *addition, old []*attachment.Ent
 	return v.index.Entry(o, add.record), nil
 }
 
-// plan chooses all names of a new incarnation. An ADD that names no pool means the default one: if
-// a reload has taken that away since fit chose it, plan chooses again, once.
+// plan chooses all names of a new incarnation. An ADD that names no pool means the default pool: if
+// a reload has taken that pool away since fit chose it, plan chooses again, once.
 func (v *Verbs) plan(ctx context.Context, add *addition) (hold.Owner, func(), error) {
 	o, undo, err := add.mode.Plan(ctx, hold.NewID(), add.record, add.conf)
 	if add.conf.Pool != "" || !answer.UnknownPool(err) {
@@ -342,15 +342,15 @@ func elsewhere(e *attachment.Entry, c *netconf.Conf) error {
 	return nil
 }
 
-// replace releases attachments that stand elsewhere, for one that is about to be taken. The
-// commit refuses what the ledger would refuse then: they must not go for an ADD that a DEL
-// has overtaken (unburied), or for which the disk has no room.
+// replace releases attachments that stand elsewhere, for an attachment that is about to be taken.
+// The commit also makes the checks that the new attachment's commit makes: the old attachments must
+// not go for an ADD that a DEL has overtaken (unburied), or for which the disk has no room.
 func (v *Verbs) replace(ctx context.Context, add *addition, old []*attachment.Entry, unburied ledger.Op) error {
 	var ids []hold.ID
 	var former []*attachment.Entry
 	for _, e := range old {
 		ids = append(ids, e.Owner.ID)
-		if !e.Record.KnowsNetns() { // its pod may be this ADD's, and its interface in the ADD's place
+		if !e.Record.KnowsNetns() { // the pod of e may be this ADD's, and the interface of e may be in the ADD's place
 			former = append(former, e)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-net/berth/internal/mode"
 )
 
-// again answers an ADD with the attachment that it repeats. If that is being released by
+// again answers an ADD with the attachment that it repeats. If the attachment is being released by
 // now, the release has overtaken the ADD, whatever else the ADD has met.
 func (v *Verbs) again(ctx context.Context, e *attachment.Entry, add *addition) (*attachment.Entry, error) {
 	err := v.askedAgain(ctx, e, add)
@@ -28,11 +28,11 @@ func (v *Verbs) again(ctx context.Context, e *attachment.Entry, add *addition) (
 	return now, err
 }
 
-// askedAgain writes down when the ADD began that is about to be answered with a standing
-// attachment: a DEL that began before this ADD, and is still on its way, must not release
-// the attachment. It also writes down the path of the pod's network namespace that this ADD
-// names, because the path that an earlier ADD named may be gone. It writes down the whole key as
-// well, because an adopted attachment may have lacked the end of its key (named).
+// An ADD is about to be answered with a standing attachment. askedAgain writes down when the ADD
+// began: a DEL that began before this ADD, and is still on its way, must not release the
+// attachment. It also writes down the path of the pod's network namespace that this ADD names,
+// because the path that an earlier ADD named may be gone. It writes down the whole key as well,
+// because an adopted attachment may have lacked the end of its key (named).
 func (v *Verbs) askedAgain(ctx context.Context, e *attachment.Entry, add *addition) error {
 	was := v.index.Get(e.Owner.ID)
 	if was == nil {

@@ -99,7 +99,8 @@ func (v *Verbs) compare(ctx context.Context, m mode.Mode, e *attachment.Entry) [
 // seenIn returns the attachment that a CHECK compares: e in the pod's network namespace by
 // the path that the CHECK names, because the path that ADD named may be gone. If the pod of
 // e was not found when e was adopted, the namespace that the CHECK names has to have the
-// interface. If e has another namespace than that, seenIn returns e as it is.
+// interface. If e has another namespace than the one that the CHECK names, seenIn returns e as it
+// is.
 func (v *Verbs) seenIn(m mode.Mode, netns ns.Ref, e *attachment.Entry) *attachment.Entry {
 	rec := e.Record
 	switch known := rec.KnowsNetns(); {
@@ -117,7 +118,8 @@ func (v *Verbs) seenIn(m mode.Mode, netns ns.Ref, e *attachment.Entry) *attachme
 // may be one that was adopted from a link whose alias lacks the end of the key. named returns such
 // an attachment with the whole key, if the interface of that name in the pod belongs to the
 // attachment, and is as it should be: several pods, and several interfaces of one pod, can have
-// keys with the same beginning. Otherwise unsure is such an attachment.
+// keys with the same beginning. Otherwise unsure is an attachment of which named cannot tell
+// whether it has the key; nil: there is none.
 func (v *Verbs) named(ctx context.Context, add *addition) (es []*attachment.Entry, unsure *attachment.Entry) {
 	if es := v.index.Key(add.record.Key); len(es) > 0 {
 		return es, nil

@@ -17,11 +17,11 @@ import (
 )
 
 // Delete releases every attachment that a filter matches and whose ADD began before this
-// request. A DEL that names a whole key also leaves a tombstone in the same commit: it
-// refuses an older ADD of that key that is still on its way. If the DEL names a link as
-// well, the link does not choose among the attachments of the key: the runtime may know
-// only the result of an earlier ADD, or a wrong one, and means what it has attached last.
-// The link serves to find an attachment that the ledger lacks. It does so only if the DEL names
+// request. A DEL that names a whole key also leaves a tombstone in the same commit: the tombstone
+// refuses an older ADD of that key that is still on its way. If the DEL names a link as well, the
+// link does not choose among the attachments of the key: the runtime may know only the result of an
+// earlier ADD, or a wrong one, and means what it has attached last. The link serves to find an
+// attachment that the ledger lacks. Delete looks for such an attachment only if the DEL names
 // nothing beyond key and link: whether an address, a pod or its uid matches such an attachment,
 // nobody can tell.
 //
@@ -43,7 +43,7 @@ func (v *Verbs) Delete(ctx context.Context, f api.Filter, wait bool, w daemon.Wh
 	}
 	// The first round releases the attachments that are in the ledger now, together
 	// with the tombstone. The second round releases attachments that came into the ledger between
-	// the look and the tombstone. None can come in after the tombstone.
+	// the look and the tombstone. No attachment of the key can come in after the tombstone.
 	var all []hold.ID
 	seen := going{}
 	for range 2 {
@@ -96,7 +96,7 @@ func (v *Verbs) DeleteOne(ctx context.Context, id hold.ID, wait bool, w daemon.W
 	return d, true, nil
 }
 
-// deleted answers a deletion whose promise is written. If wait is set, it answers when
+// deleted answers a deletion whose promise is written. If wait is set, deleted answers when
 // everything is gone, or when the client's time is up; otherwise at once.
 func (v *Verbs) deleted(ctx context.Context, ids []hold.ID, wait bool) api.Deleted {
 	if wait {
@@ -117,7 +117,7 @@ func (v *Verbs) wait(ctx context.Context, ids []hold.ID) {
 	aside, over, keeps := turn.Aside(ctx)
 	defer over()
 	if keeps || v.Engine.Wait(aside, ids...) != nil {
-		_ = v.Engine.Tried(ctx, ids...) // at once if it is ctx that has ended
+		_ = v.Engine.Tried(ctx, ids...) // Tried returns at once if ctx has ended
 	}
 }
 
@@ -126,9 +126,9 @@ func (v *Verbs) deletable(f api.Filter, w daemon.When) []*attachment.Entry {
 	return slices.DeleteFunc(v.matching(f), func(e *attachment.Entry) bool { return !e.Record.BeganBefore(v.Epoch, w.Started) })
 }
 
-// unsure returns an attachment that a deletion's filter matches if it cannot be told whether
-// the deletion was asked for before the attachment's ADD or after it. It returns nil if there
-// is none.
+// unsure returns an attachment that a deletion's filter matches, if nobody can tell whether the
+// deletion was asked for before the attachment's ADD or after that ADD. It returns nil if there is
+// none.
 func (v *Verbs) unsure(f api.Filter, w daemon.When) *attachment.Entry {
 	for _, e := range v.matching(f) {
 		if r := e.Record; e.Owner.Wanted() && !r.BeganBefore(v.Epoch, w.Started) && r.BeganBefore(v.Epoch, w.Latest()) {
@@ -174,8 +174,8 @@ func union(all, more []hold.ID) []hold.ID {
 	return append(all, slices.DeleteFunc(more, func(id hold.ID) bool { return slices.Contains(all, id) })...)
 }
 
-// keyOf returns the key that a filter names. It returns false if the filter names only a
-// part of one.
+// keyOf returns the key that a filter names. It returns false if the filter names only a part of a
+// key.
 func keyOf(f api.Filter) (attachment.Key, bool) {
 	k := attachment.Key{Network: f.Network, ContainerID: f.Container, Ifname: f.Ifname}
 	return k, k.Network != "" && k.ContainerID != "" && k.Ifname != ""
@@ -187,8 +187,8 @@ func exact(f api.Filter) bool {
 	return whole && f == api.Filter{Network: k.Network, Container: k.ContainerID, Ifname: k.Ifname, Link: f.Link}
 }
 
-// tombstone returns the tombstone of a deletion. It refuses each ADD of the key that began
-// no later than w.Latest, and stands for as long as such an ADD may still be on its way.
+// tombstone returns the tombstone of a deletion. The tombstone refuses each ADD of the key that
+// began no later than w.Latest, and lasts as long as such an ADD may still be on its way.
 func (v *Verbs) tombstone(k attachment.Key, w daemon.When) ledger.Tombstone {
 	return ledger.Tombstone{Key: k.String(), Boot: v.Boot, Started: w.Latest(), Until: w.Latest() + int64(daemon.LongestRequest)}
 }

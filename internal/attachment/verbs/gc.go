@@ -18,10 +18,10 @@ import (
 const firstTries = 5 * time.Second
 
 // GC releases the attachments of one network that are not in the list of valid ones (CNI
-// 1.1, section 4, GC). It spares an attachment whose ADD began after the request, because
-// the list cannot have it, and one that is younger than the request's MinAge. If some
-// releases fail, GC tries the others all the same. It also tries again what attachments owe
-// that were being released before. The answer says how much is owed then.
+// 1.1, section 4, GC). GC spares an attachment whose ADD began after the request, because the list
+// cannot have the attachment, and an attachment that is younger than the request's MinAge. If some
+// releases fail, GC tries the others all the same. GC also tries again what attachments owe that
+// were being released before the request. The answer says how much is owed after these tries.
 func (v *Verbs) GC(ctx context.Context, req api.GCRequest, w daemon.When) (api.Deleted, error) {
 	valid := make(map[api.GCValid]bool, len(req.Valid))
 	for _, v := range req.Valid {

@@ -15,7 +15,7 @@ func (v *Verbs) trail(what string, about []any, w daemon.When) {
 	v.Log.Info(what, append(about, "took", time.Duration(v.Boottime()-w.Latest()).Round(time.Microsecond))...)
 }
 
-// going are the attachments that a verb releases. It remembers what the index may forget
+// going are the attachments that a verb releases. The map keeps entries that the index may forget
 // before the verb is done.
 type going map[hold.ID]*attachment.Entry
 
@@ -31,7 +31,7 @@ func (g going) add(es []*attachment.Entry) []*attachment.Entry {
 func (v *Verbs) trailOf(what string, ids []hold.ID, g going, w daemon.When) {
 	for _, id := range ids {
 		e := g[id]
-		if e == nil { // the ledger lacked it
+		if e == nil { // the ledger lacked the attachment when the verb began
 			e = v.index.Get(id)
 		}
 		about := []any{"id", id}

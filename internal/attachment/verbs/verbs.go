@@ -24,9 +24,9 @@ type Verbs struct {
 	ground *ground.Ground
 	modes  mode.Modes
 	open   func(ns.Ref) (ns.Handle, error)
-	// keys puts the ADDs of each key in order: they run one after another, as they
-	// came, and those that wait keep no place, since the pod may decide how long the first
-	// one takes. A DEL takes no turn: it overtakes the ADDs (see del.go).
+	// keys puts the ADDs of each key in order: they run one after another, as they came. ADDs that
+	// wait give back their place among the running requests (turn.Aside), since the pod may decide
+	// how long the first ADD takes. A DEL takes no turn: it overtakes the ADDs (see del.go).
 	keys turn.Turns[attachment.Key]
 }
 
