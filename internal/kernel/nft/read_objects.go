@@ -310,8 +310,8 @@ func readWrite(p map[uint16][]byte) expr.Any {
 	return w
 }
 
-// dynset decodes an expression that adds an element to a set, updates or deletes it, with
-// the expression that counts in the element.
+// dynset decodes an expression that adds an element to a set, or updates or deletes an element. dynset
+// also decodes the expression that counts in the element.
 func dynset(raw []byte) (expr.Any, error) {
 	attrs, err := nested(raw)
 	if err != nil {
@@ -326,7 +326,7 @@ func dynset(raw []byte) (expr.Any, error) {
 	timeout := slices.ContainsFunc(attrs[unix.NFTA_DYNSET_TIMEOUT], func(b byte) bool { return b != 0 })
 	_, more := attrs[expr.NFTA_DYNSET_EXPRESSIONS]
 	if timeout || more || number(attrs[unix.NFTA_DYNSET_FLAGS])&unix.NFT_DYNSET_F_INV != 0 {
-		return nil, nil // none of ours
+		return nil, nil // no expression of Berth's
 	}
 	if raw, ok := attrs[unix.NFTA_DYNSET_EXPR]; ok {
 		e, _, err := expression(raw)
@@ -339,7 +339,7 @@ func dynset(raw []byte) (expr.Any, error) {
 }
 
 // immediate decodes an immediate expression, which is a verdict or a value. It does not
-// use the library's decoder, because that trusts the lengths in the expression.
+// use the library's decoder, because the library's decoder trusts the lengths in the expression.
 func immediate(raw []byte) (expr.Any, error) {
 	attrs, err := nested(raw)
 	if err != nil {

@@ -21,14 +21,14 @@ type Watch struct {
 	c      *netlink.Conn
 
 	// About the transaction whose news are being read, before its generation is known:
-	touched bool // it touched the table
-	gone    bool // the table is gone after it
-	others  bool // a socket that is not one of tables' sockets made it
+	touched bool // the transaction touched the table
+	gone    bool // the table is gone after the transaction
+	others  bool // a socket that is not one of tables' sockets made the transaction
 }
 
 // News says that one or more transactions touched the table.
 type News struct {
-	Made   Generation // the generation that the last of them made
+	Made   Generation // the generation that the last of these transactions made
 	Gone   bool       // the last of them deleted the table; false: the table may even be unchanged
 	Others bool       // others than the watching Tables made some of them, or may have
 }
@@ -83,7 +83,7 @@ func (w *Watch) Next(ctx context.Context) (News, error) {
 		}
 		var last News
 		for _, m := range messages {
-			// The kernel ends the news of a transaction with the generation that it made.
+			// The kernel ends the news of a transaction with the generation that the transaction made.
 			if g, ok := generationOf(m); ok {
 				if w.touched {
 					last = News{g, w.gone, last.Others || w.others}
