@@ -18,9 +18,9 @@ import (
 
 // furnishHost gives the host's end what it lacks: it sets sysctls and attributes, moves the
 // link to the live group, limits what it sends and lets in, sets it up, and adds the routes and neighbours for the pod's
-// addresses. It goes by the link's index: somebody may have given the link's name to another
-// one since the caller looked. If it needs the name that the caller has seen, for sysctls, and the
-// link has lost that, the error is errRenamed.
+// addresses. furnishHost goes by the link's index: somebody may have given the link's name to another
+// link since the caller looked. For sysctls furnishHost may need the name that the caller has seen. If
+// the link has lost that name, the error is errRenamed.
 func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error {
 	conf := link.Conf
 	if link.MTU != s.mtu() { // first, because IPv6 and its settings end on a link whose MTU is too small
@@ -66,7 +66,7 @@ func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error
 		return err
 	}
 	rs = append(rs, s.shape(seen, link.Index)...)
-	rs = append(rs, rtnl.SetLinkAt(link.Index, rtnl.Up())) // in a request of its own: in one, the kernel would do it before NoAddrGen
+	rs = append(rs, rtnl.SetLinkAt(link.Index, rtnl.Up())) // in a request of its own: in one request, the kernel would do Up before NoAddrGen
 	for _, a := range s.Addresses {
 		if !seen.routes[place{a, link.Index}] {
 			rs = append(rs, rtnl.AddRoute(hostRoute(a, link.Index)))
@@ -76,7 +76,7 @@ func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error
 		rs = append(rs, rtnl.SetNeighbour(a, macs.pod, link.Index))
 	}
 	err := l.conn.Do(rs...)
-	if errors.Is(err, kernel.ErrExists) { // of these requests only AddRoute can answer so
+	if errors.Is(err, kernel.ErrExists) { // of these requests only AddRoute can return this error
 		return fmt.Errorf("%w: %w", hold.ErrForeign, err)
 	}
 	return err
@@ -149,13 +149,13 @@ func furnishPod(s *Spec, macs ends, pod *ns.Netns, index int) (_ *rtnl.Conn, err
 	}
 	errs := c.Each(rs...)
 	if errors.Is(errs[0], kernel.ErrNotFound) {
-		errs[0] = nil // the pod has given its lo another name, and does without
+		errs[0] = nil // the pod has given its lo another name, and gets along without lo up
 	}
 	var behind []rtnl.Route
 	for i, r := range routes {
 		if errors.Is(errs[first+i], kernel.ErrExists) {
-			// The pod has another interface with the same routes. Its routes win, and this
-			// interface's get a higher metric.
+			// The pod has another interface with the same routes. The other interface's routes win, and
+			// this interface's routes get a higher metric.
 			behind = append(behind, r)
 			r.Metric = laterMetric + uint32(index)
 			errs[first+i] = c.Do(rtnl.AddRoute(r))
@@ -170,9 +170,9 @@ func furnishPod(s *Spec, macs ends, pod *ns.Netns, index int) (_ *rtnl.Conn, err
 	return c, nil
 }
 
-// laterMetric plus an interface's index is the metric of its routes where another interface
-// of the pod already has the usual ones. It is also the number of the table by which packets
-// from the interface's own addresses are routed.
+// laterMetric plus an interface's index is the metric of the interface's routes if another interface of
+// the pod already has the usual routes. The sum is also the number of the table by which the pod routes
+// packets from the interface's own addresses.
 const laterMetric = 1 << 16
 
 // returnWay makes packets from the addresses of an interface leave by that interface, even
@@ -194,7 +194,7 @@ func (s *Spec) returnWay(c *rtnl.Conn, behind []rtnl.Route) error {
 		rs = append(rs, rtnl.AddRule(r))
 	}
 	for _, err := range c.Each(rs...) {
-		if err != nil && !errors.Is(err, kernel.ErrExists) { // an earlier interface with this address may have left them
+		if err != nil && !errors.Is(err, kernel.ErrExists) { // an earlier interface with this address may have left such routes and rules
 			return err
 		}
 	}
@@ -252,9 +252,9 @@ func (s *Spec) podRoutes(index int) []rtnl.Route {
 	return routes
 }
 
-// setIPv6 switches IPv6 on or off, on a link of the calling thread's network namespace. If
-// it switches IPv6 on, it switches some features of it off. A kernel without IPv6 counts as
-// off.
+// setIPv6 switches IPv6 on or off, on a link of the calling thread's network namespace. If it switches
+// IPv6 on, it switches off the features of IPv6 that the parameter off names. A kernel without IPv6
+// counts as off.
 func setIPv6(name string, on bool, off ...string) error {
 	dir := "ipv6/conf/" + name + "/"
 	disabled, err := ns.Sysctl(dir + "disable_ipv6")

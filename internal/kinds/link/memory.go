@@ -5,14 +5,15 @@ import (
 	"sync"
 )
 
-// memory knows at which index each link was last seen, by the name that ADD gave it. An
-// index is only a way to find a link: its reader checks whose the link there is, by its
-// alias or by what else ADD gave it.
+// memory knows at which index each link was last seen, by the name that ADD gave it. An index is only a
+// way to find a link: the index's reader checks whose link has the index, by the link's alias or by
+// what else ADD gave the link.
 type memory struct {
 	mu    sync.Mutex
 	links map[string]remembered
-	// strays are the indices, by MAC, of links that only their MAC may assign to an owner: those of the
-	// last list of all links, and those in the instance's groups that the kernel told of since.
+	// strays are the indices, by MAC, of links that only their MAC may assign to an owner: the strays
+	// of the last list of all links, and the strays in the instance's groups of which the kernel has
+	// told since.
 	strays map[string]int
 }
 
@@ -113,15 +114,15 @@ func (m *memory) at(index int) (name string, ok bool) {
 	return "", false
 }
 
-// index returns the index at which a link was last seen; false: it was not seen, or is
-// deleted.
+// index returns the index at which this agent last saw a link; false: the agent has not seen the link,
+// or the link is deleted.
 func (m *memory) index(name string) (int, bool) {
 	r := m.get(name)
 	return r.index, r.index != 0
 }
 
-// last returns the index at which a link was last seen, even if it was lost since; 0: it
-// was never seen.
+// last returns the index at which this agent last saw a link, even if others have deleted the link
+// since; 0: the agent never saw the link.
 func (m *memory) last(name string) int {
 	r := m.get(name)
 	return cmp.Or(r.index, r.last)
@@ -147,8 +148,8 @@ func (m *memory) gone(name string) {
 	delete(m.links, name)
 }
 
-// lost notes that a link was deleted by others: if index is where the memory has it, lost
-// forgets everything but that index, which the link gets again if it is made again.
+// lost notes that others have deleted a link. If the memory has the link at this index, lost forgets
+// everything but the index: a new link of the same name gets the index again.
 func (m *memory) lost(name string, index int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -42,8 +42,8 @@ type Spec struct {
 	HostMAC   string       `json:"hostMAC"`   // of the host's end
 	Addresses []netip.Addr `json:"addresses"` // the pod's; at least one, at most a few
 
-	Ingress rtnl.Rate `json:"ingress,omitzero"` // of what the pod gets: the host's end sends at most that
-	Egress  rtnl.Rate `json:"egress,omitzero"`  // of what the pod sends: the pod's end sends at most that
+	Ingress rtnl.Rate `json:"ingress,omitzero"` // of what the pod receives: the host's end sends at this rate at most
+	Egress  rtnl.Rate `json:"egress,omitzero"`  // of what the pod sends: the pod's end sends at this rate at most
 }
 
 // Kind returns KindName.
