@@ -48,7 +48,7 @@ func attributes(b []byte, header int, f func(typ uint16, value []byte)) error {
 	return nil
 }
 
-// uint32Of reads a 4-byte attribute. A shorter one is 0.
+// uint32Of reads a 4-byte attribute. It returns 0 for a shorter attribute.
 func uint32Of(value []byte) uint32 {
 	if len(value) < 4 {
 		return 0
