@@ -12,7 +12,7 @@ import (
 
 // formerly is a ruleset's table as the first agents wrote it (eec9484): the cut at
 // priority raw, one rule in the same chain that checks sources, and neither limits nor
-// blocked addresses. An agent finds such a table if it replaces such an agent.
+// blocked addresses. An agent finds such a table when it takes the place of one of the first agents.
 func formerly(r Ruleset) string {
 	return fmt.Sprintf(`table inet %[1]s
 delete table inet %[1]s
@@ -84,7 +84,7 @@ func TestTakeoverOfAFormerTable(t *testing.T) {
 	go func() {
 		defer close(taken)
 		for range 30 {
-			cmd := nettest.Command(w.node.at, "nft", "-f", "-") // in one transaction, as well
+			cmd := nettest.Command(w.node.at, "nft", "-f", "-") // nft, too, writes the table in one transaction
 			cmd.Stdin = strings.NewReader(formerly(r))
 			if out, err := cmd.CombinedOutput(); err != nil {
 				taken <- fmt.Errorf("%w: %s", err, out)

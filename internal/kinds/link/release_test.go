@@ -51,7 +51,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// A cut does not take a link out of the group with which it is being deleted.
+// A cut does not take a link out of the group with which Release is deleting it.
 func TestCutLeavesABatch(t *testing.T) {
 	f := newFixture(t)
 	_, h := f.pod("4")
@@ -62,7 +62,7 @@ func TestCutLeavesABatch(t *testing.T) {
 	}
 }
 
-// Another's route to the address is left alone.
+// Cut leaves another program's route to a pod's address alone.
 func TestCutLeavesOthersRoutes(t *testing.T) {
 	f := newFixture(t)
 	_, h := f.pod("4")
@@ -169,7 +169,7 @@ func (f *fixture) group(name string) uint32 {
 	return l.Group
 }
 
-// Releasing a link that does not exist succeeds. A canceled Release says so.
+// Releasing a link that does not exist succeeds. A canceled Release returns the context's error.
 func TestReleaseAnswers(t *testing.T) {
 	f := newFixture(t)
 	_, h := f.pod("4")
