@@ -339,7 +339,7 @@ func dynset(raw []byte) (expr.Any, error) {
 }
 
 // immediate decodes an immediate expression, which is a verdict or a value. It does not
-// use the library's decoder, because the library's decoder trusts the lengths in the expression.
+// use the library's decoder, because that decoder trusts the lengths in the expression.
 func immediate(raw []byte) (expr.Any, error) {
 	attrs, err := nested(raw)
 	if err != nil {

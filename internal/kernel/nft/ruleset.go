@@ -80,9 +80,9 @@ func (r Ruleset) String() string { return r.table(0).String() }
 // connection tracking (-200), so that a packet that they drop leaves no entry behind. They also come
 // before connection tracking joins fragments (-400). The kernel joins fragments by the source address
 // that they claim, even if they came by different links, and the joined packet counts as one that came
-// by the last fragment's link. The rules of copyHeads come right behind the joining, because before it
-// a header may be in several fragments. In postrouting, priority raw comes before masquerade too;
-// packets that the host itself sends pass only through postrouting. The chain new_in counts new
+// by the last fragment's link. The rules of copyHeads come right behind the joining, because before the
+// joining a header may be in several fragments. In postrouting, priority raw comes before masquerade
+// too; packets that the host itself sends pass only through postrouting. The chain new_in counts new
 // connections, and compares their sources with the pools, after connection tracking has seen the
 // packets, and before anybody redirects them (-100). No chain has a name that is a keyword of nft(8),
 // because nft could not load a listing of such a table.

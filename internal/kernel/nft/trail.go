@@ -38,7 +38,7 @@ type Trail struct {
 	segments []Segments
 	owner    *netlink.Conn     // the socket that made the table
 	ear      *netlink.Conn     // the socket that hears of packets
-	known    map[uint32]origin // where each packet began, by the kernel's number for the packet
+	known    map[uint32]origin // how the Trail first saw each packet, by the kernel's number for the packet
 }
 
 // origin is how a packet was first seen.

@@ -16,7 +16,7 @@ type Request struct {
 	typ    uint16 // RTM_*
 	flags  uint16 // NLM_F_*, without REQUEST, ACK and DUMP
 	body   []byte
-	answer func(body []byte) error // reads the kernel's answer to a question; nil: there is none to read
+	answer func(body []byte) error // reads the kernel's answer to a question; nil: there is no answer to read
 }
 
 // String returns the ip command that does the same.

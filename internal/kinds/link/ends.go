@@ -133,11 +133,12 @@ type end struct {
 const (
 	maxVeths     = 4096
 	maxAddresses = 1024 // of a veth and a family
-	maxKept      = 16   // of these, how many of the addresses that Berth could have given the pod
+	maxKept      = 16   // how many of these FindEnds keeps, of the addresses that Berth could have given the pod
 )
 
-// lookInto lists the veths of a namespace that are the other ends of wanted links, which are by their
-// indices. If lookInto cannot read the namespace it returns no veths. It closes the namespace.
+// lookInto lists the veths of a namespace that are the other ends of wanted links. wanted has these
+// links by their indices. If lookInto cannot read the namespace it returns no veths. It closes the
+// namespace.
 func lookInto(node *rtnl.Conn, n *ns.Netns, wanted map[int]WantedEnd) []end {
 	defer n.Close()
 	var here int

@@ -43,7 +43,7 @@ func (l *Links) called(s *Spec) (link rtnl.Link, err error) {
 // elsewhere finds a link that does not have its name any more. It tries these ways. All but the
 // last take constant time:
 //
-//  1. its second name, which ADD gave it and which a rename leaves;
+//  1. its second name, which ADD gave the link and which a rename leaves;
 //  2. its index, if this agent has seen the link;
 //  3. the host's routes to the pod's addresses;
 //  4. the pod's interface, which knows the index of its other end;

@@ -33,7 +33,7 @@ type mirror struct {
 	links    map[int]rtnl.Link // by index; nil: the next look has to list the links
 	listed   time.Time
 	listing  int         // how many lists are under way
-	missed   []rtnl.News // news that came while lists are under way; a list may have read the link before it changed
+	missed   []rtnl.News // news that came while lists are under way; a list may have read a link before the link changed
 }
 
 // Follow returns m as a Follower. A caller that calls the Follower's Next all the time keeps the
@@ -197,7 +197,7 @@ func (m *mirror) unheard(links []rtnl.Link, names func(indices ...int) ([]string
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var known []rtnl.Link // the suspects as the mirror has them now; m.mu keeps news out until others has compared them
+	var known []rtnl.Link // the suspects as the mirror has them now; m.mu keeps news out until the function others has compared them
 	out := map[int]bool{}
 	for _, l := range suspects {
 		out[l.Index] = true
