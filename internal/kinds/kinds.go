@@ -24,7 +24,7 @@ type Doors struct {
 	Routes interface{ Kind() hold.Kind } // of the pools
 	Links  Links
 	Ports  Ports
-	// Monitor begins to hear of changes by others; nil: this node cannot tell of them.
+	// Monitor begins to hear of changes by others; nil: this node cannot tell of such changes.
 	Monitor func() (Monitor, error)
 }
 

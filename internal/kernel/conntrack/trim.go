@@ -102,7 +102,7 @@ func (b Bounds) over(h hoard) (over hoard) {
 // entries that no NAT has touched. Such connections go on with their next packet, whereas a masqueraded
 // connection is over with its entry. And if somebody made entries in the pod's name while the rules
 // were missing, no NAT has touched these entries: Trim deletes them before the pod's connections with
-// the world. If two entries are alike, Trim first deletes the one that the pod has not begun, because
+// the world. If two entries are alike, Trim first deletes the entry that the pod has not begun, because
 // others can make a pod have such entries.
 //
 // Trim goes over the table once to count, and once more if a pod has too many entries. Each pass takes

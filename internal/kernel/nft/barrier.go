@@ -52,7 +52,7 @@ func Barriers(s Sender) ([]Barrier, error) {
 					continue
 				}
 				one := s
-				one.Pools = []netip.Prefix{pool} // a rule may let one pool through, and not the next
+				one.Pools = []netip.Prefix{pool} // a rule may let one pool's packets through, and not the next pool's
 				fate := b.fate(judge{conn: c, sender: one, ipv6: v6, budget: mostRules})
 				stops = stops || fate&dropped != 0
 				barrier.Sure = barrier.Sure || fate == dropped

@@ -11,11 +11,11 @@ import (
 )
 
 // conns keeps sockets open as long as somebody watches, because closing a netfilter socket
-// is slow. After anybody's transaction, a program that closes one waits 10 to 20 ms until
-// the kernel has freed what the transaction deleted, and all other transactions of the namespace wait
-// for that program meanwhile (nft_rcv_nl_event). Thanks to the open sockets, an agent that puts its
-// table back after `nft flush ruleset` can be done before nft closes its socket; if the agent is later,
-// it waits those 10 to 20 ms.
+// is slow. After anybody's transaction, a program that closes a netfilter socket waits 10 to 20 ms
+// until the kernel has freed what the transaction deleted, and all other transactions of the namespace
+// wait for that program meanwhile (nft_rcv_nl_event). Thanks to the open sockets, an agent that puts
+// its table back after `nft flush ruleset` can be done before nft closes its socket; if the agent is
+// later, it waits those 10 to 20 ms.
 type conns struct {
 	tables *Tables
 

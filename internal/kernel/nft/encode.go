@@ -287,7 +287,7 @@ func (r *request) commit(c *netlink.Conn) error {
 			return err
 		}
 		if _, err := c.Receive(); err != nil {
-			return err // the first error is the reason; later ones follow from it
+			return err // the first error is the reason; later errors follow from the first
 		}
 	}
 	return nil

@@ -12,9 +12,9 @@ import (
 
 // The rules here limit how many connections a pod has, by counting a sample of them. The
 // kernel counts by walking the list of the connections that it counts (nf_conncount),
-// once a tick. If all 10,000 connections of a pod were counted, opening one would cost 30
-// times as much; counting one in 64 costs a quarter of a microsecond. The rules choose
-// the counted connections at random, so that no pod can choose to open uncounted ones.
+// once a tick. If the rules counted all 10,000 connections of a pod, opening a connection would cost 30
+// times as much. Counting one connection in 64 costs a quarter of a microsecond. The rules choose the
+// counted connections at random, so that no pod can choose to open uncounted ones.
 //
 // The kernel keeps the counts by link index: a pod has one limit, no matter which addresses it has or
 // pretends to have, and no other pod's link has the same index. The counts of a pod that is gone harm
@@ -27,7 +27,7 @@ const (
 	leastCounted = 256
 	// mostSampled is how many connections one counted connection stands for, at most.
 	mostSampled = 64
-	// rest is how long a link can open no connections after it had one too many.
+	// rest is how long a link can open no connections after it had one connection too many.
 	rest = 5 * time.Second
 	// remembered is how long a link stays strict after it had one connection too many. A
 	// strict link has to show that it has room again before it opens a connection (see
@@ -98,10 +98,9 @@ func limit(group, connections uint32) (sets []set, rules []rule) {
 	return append(sets, hasty), append(rules, dropHasty(group, connections), countNew(group, connections))
 }
 
-// acceptConfirmed lets all packets of connections skip the other rules, except their first
-// ones. The first rule lets most packets pass by itself; the second lets packets of unanswered
-// connections pass. Errors about a connection do not skip the rules: nothing has checked their
-// source.
+// acceptConfirmed lets all packets of connections skip the other rules, except the first packets. The
+// first rule lets most packets pass by itself; the second lets packets of unanswered connections pass.
+// Errors about a connection do not skip the rules: nothing has checked their source.
 //
 //	ct state established accept
 //	ct state new ct status & confirmed != 0 accept
@@ -201,11 +200,11 @@ func dropStrict(group, connections uint32) rule {
 	}
 }
 
-// relent makes a strict link an ordinary one if dropStrict let its first connection pass,
-// which means that the link has room. relent drops that connection all the same: the kernel then
-// forgets that it counted the connection, and the sender tries again. Otherwise the pod would know one
-// connection that is counted. The pod could close that one and open mostSampled uncounted connections
-// in its place.
+// relent makes a strict link an ordinary link if dropStrict let the link's first connection pass, which
+// means that the link has room. relent drops that connection all the same: the kernel then forgets that
+// it counted the connection, and the sender tries again. Otherwise the pod would know one connection
+// that is counted. The pod could close that one and open mostSampled uncounted connections in its
+// place.
 //
 //	iifgroup 1073741824 ct status ! confirmed iif @strict delete @strict { iif } drop
 func relent(group uint32) rule {
@@ -251,7 +250,7 @@ func takeToken(buckets set, tokens uint32) string {
 		buckets.name, refillsPerMinute*uint64(tokens), tokens)
 }
 
-// countNew counts a sample of a link's new connections. If the link has too many, countNew
+// countNew counts a sample of a link's new connections. If the link has too many connections, countNew
 // drops the new one and makes the link crowded.
 //
 //	iifgroup 1073741824 ct status ! confirmed numgen random mod 64 0

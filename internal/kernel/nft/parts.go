@@ -10,7 +10,7 @@ import (
 )
 
 // Parts are optional parts of the table, for which a kernel may lack the expressions.
-// Each can be left out by itself; the rest of the table works without it.
+// Tables can leave out each part by itself; the rest of the table works without that part.
 type Parts uint32
 
 const (

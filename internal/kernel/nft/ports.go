@@ -20,7 +20,7 @@ import (
 // Mapping sends what comes to a port of the node to a port of a pod.
 type Mapping struct {
 	Protocol string         `json:"protocol"` // tcp, udp or sctp
-	Host     netip.AddrPort `json:"host"`     // on the node; the unspecified address stands for all local ones of its family
+	Host     netip.AddrPort `json:"host"`     // on the node; the unspecified address stands for all local addresses of its family
 	Pod      netip.AddrPort `json:"pod"`      // of the same family
 }
 
@@ -207,7 +207,7 @@ func (m Mapping) Compare(o Mapping) int {
 }
 
 // Map adds host ports to the instance's table, in one transaction. Host ports that are in the table
-// already stay. If something else is mapped from one of the ports, the error is kernel.ErrExists or
+// already stay. If the table maps one of the ports to something else, the error is kernel.ErrExists or
 // kernel.ErrBusy; if there is no table, or it has no place for host ports, kernel.ErrNotFound.
 //
 //	add element inet NAME anyports4 { tcp . 8080 comment "OWNER" : 10.88.0.7 . 80 }

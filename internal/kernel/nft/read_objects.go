@@ -287,7 +287,7 @@ func expression(raw []byte) (expr.Any, string, error) {
 	return e, name, nil
 }
 
-// readWrite decodes a payload expression that writes, if it is one of Berth's.
+// readWrite decodes a payload expression that writes. It returns nil if Berth makes no such expression.
 func readWrite(p map[uint16][]byte) expr.Any {
 	if number(p[unix.NFTA_PAYLOAD_BASE]) == unix.NFT_PAYLOAD_TRANSPORT_HEADER {
 		if number(p[unix.NFTA_PAYLOAD_CSUM_TYPE]) != unix.NFT_PAYLOAD_CSUM_NONE || number(p[unix.NFTA_PAYLOAD_CSUM_FLAGS]) != 0 {

@@ -123,10 +123,10 @@ func dropNobody(group uint32, f family) rule {
 
 // dropLinkLocal drops a packet that came in by a link of a group from a link-local
 // address. Pods need no such address. As long as the link's host end has none
-// (addrgenmode none), dropSpoofed drops these packets already. But if somebody gives the
-// host end one, a pod could fill the node's table of neighbours by asking for routers
-// from 2^64 addresses; and, if somebody sets accept_ra for all links, a pod could become
-// the node's default route.
+// (addrgenmode none), dropSpoofed drops these packets already. But if somebody gives the host end a
+// link-local address, a pod could fill the node's table of neighbours by asking for routers from 2^64
+// addresses; and, if somebody sets accept_ra for all links, a pod could become the node's default
+// route.
 //
 //	iifgroup 1073741824 ip6 saddr fe80::/10 drop
 func dropLinkLocal(group uint32) rule {

@@ -37,7 +37,7 @@ func Open(at *ns.Netns) *Tables {
 // EMSGSIZE.
 const sendBuffer = 16 << 20
 
-// A netlink attribute ends at 64 KiB; an element of an IPv6 set takes 36 bytes, and one of an
+// A netlink attribute ends at 64 KiB; an element of an IPv6 set takes 36 bytes, and an element of an
 // IPv6 map of host ports less than 120.
 const (
 	elementsPerMessage = 1024
@@ -114,7 +114,7 @@ func (t *Tables) write(r Ruleset, last Parts) error {
 			return nil
 		}
 		if without&^r.parts() != 0 {
-			continue // the ruleset does not ask for one of these parts: this table was tried already
+			continue // the ruleset does not ask for one of these parts: write has tried this table already
 		}
 		err := t.commit(r.table(without))
 		if err == nil {

@@ -139,10 +139,10 @@ func dropSmallMTU(group uint32) rule {
 // node's program nothing.
 //
 // The first rule takes out a segment's first MPTCP option alone. No honest SYN has two such
-// options, so the second rule drops a SYN that still has one. When the node has answered with a SYN
-// cookie, the pod's ACK alone makes the connection MPTCP's (mptcp_subflow_init_cookie_req).
-// An option that can do that has 20 bytes or more, so that the third rule looks for options
-// in long headers only.
+// options, so the second rule drops a SYN that still has an MPTCP option. When the node has answered
+// with a SYN cookie, the pod's ACK alone makes the connection MPTCP's (mptcp_subflow_init_cookie_req).
+// An option that can do that has 20 bytes or more, so that the third rule looks for options in long
+// headers only.
 //
 //	iifgroup 1073741824 tcp flags syn reset tcp option mptcp
 //	iifgroup 1073741824 tcp flags syn tcp option mptcp exists drop

@@ -16,10 +16,10 @@ var (
 	ErrChanged = errors.New("changed")
 )
 
-// Verify compares the ruleset's table in the kernel with the one that Replace writes. It
-// returns nil, ErrGone or ErrChanged, with the generation for which the answer holds; or the reason why
-// it could not read the table. The parts that the last Replace left out (Lacks) have to be missing:
-// Complete tries to write them again.
+// Verify compares the ruleset's table in the kernel with the table that Replace writes. It returns nil,
+// ErrGone or ErrChanged, with the generation for which the answer holds; or the reason why it could not
+// read the table. The parts that the last Replace left out (Lacks) have to be missing: Complete tries
+// to write them again.
 func (t *Tables) Verify(r Ruleset) (Generation, error) {
 	have, at, err := t.read(r.Table())
 	if errors.Is(err, errNoTable) {
@@ -57,7 +57,7 @@ func (t *Tables) Holder(instance string) (owner string, there bool, err error) {
 	return owner, true, nil
 }
 
-// diff returns the differences between a table and the wanted one, a phrase for each.
+// diff returns the differences between a table and the wanted table, a phrase for each difference.
 func diff(want, have table) []string {
 	var diffs []string
 	say := func(format string, args ...any) { diffs = append(diffs, fmt.Sprintf(format, args...)) }

@@ -36,8 +36,8 @@ var ErrLong = errors.New("the kernel's answer is too long")
 
 var errSilent = errors.New("the kernel does not answer")
 
-// Socket is used by one goroutine at a time. After any error its user has to close it,
-// because unread answers may be left in it.
+// One goroutine at a time may use a Socket. After any error its user has to close the Socket, because
+// unread answers may be left in it.
 type Socket struct {
 	fd   int
 	port uint32

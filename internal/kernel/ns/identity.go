@@ -90,7 +90,7 @@ func identify(fd int) (*Netns, error) {
 
 // id returns a number that no other network namespace of this boot has or will
 // have; 0 if id cannot read it. There are two sources of such a number: the ioctl and the namespace's
-// cookie. Which one id asks depends on the kernel alone, never on the caller's rights, so that the
+// cookie. Which source id asks depends on the kernel alone, never on the caller's rights, so that the
 // plugin and the agent compare numbers of the same source. (On Linux 6.18 both answer the same number.)
 func (n *Netns) id() uint64 {
 	var id uint64

@@ -31,8 +31,8 @@ type Ref struct {
 	ID   uint64 `json:"id,omitempty"` // never reused while the machine runs; 0: not known
 }
 
-// Same reports whether r and o are one namespace, whatever their paths are. If the ID
-// of one of them is not known, device and inode decide.
+// Same reports whether r and o are one namespace, whatever their paths are. If the ID of r or o is not
+// known, device and inode decide.
 func (r Ref) Same(o Ref) bool {
 	return r.Dev == o.Dev && r.Ino == o.Ino && (r.ID == o.ID || r.ID == 0 || o.ID == 0)
 }

@@ -17,7 +17,7 @@ import (
 // file system costs as much as opening a few files.
 const freshFor = 256
 
-// proc is a proc file system: one of our own or, as a fallback, the process's /proc.
+// proc is a proc file system: a proc file system of Berth's own or, as a fallback, the process's /proc.
 type proc struct {
 	fd   int    // the root folder of our own file system; -1 for the fallback
 	path string // prefix of paths, relative to fd: "" for our own file system, "/proc" for the fallback

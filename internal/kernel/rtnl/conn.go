@@ -26,7 +26,7 @@ const (
 )
 
 // Conn is a connection to rtnetlink in one network namespace. Its methods may be called
-// concurrently: all callers share a few sockets, and wait in line for one.
+// concurrently: all callers share a few sockets, and wait in line for a socket.
 type Conn struct {
 	at     *ns.Netns // owned by the caller; nil: the process's own
 	ref    ns.Ref
@@ -114,7 +114,7 @@ func (c *Conn) Inside(f func() error) error {
 }
 
 // Do sends requests, in order, and returns the error of the first that failed.
-// The kernel still does the requests after that one.
+// The kernel still does the requests after the failed one.
 func (c *Conn) Do(rs ...Request) error {
 	for _, err := range c.Each(rs...) {
 		if err != nil {

@@ -23,7 +23,7 @@ const (
 // End is one end of a veth pair.
 type End struct {
 	Name  string
-	MAC   net.HardwareAddr // empty: a random one
+	MAC   net.HardwareAddr // empty: a random address
 	MTU   int              // bytes; 0: the kernel's default, 1,500
 	Index int              // of the host's end; 0: the kernel chooses an index that no link has had yet
 }

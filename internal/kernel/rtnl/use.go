@@ -19,7 +19,7 @@ type Use struct {
 	Prefix netip.Prefix // of an address: the address, with the length of its network's prefix
 	Index  int          // of the link; 0: none, or several
 	Table  uint32       // of a route or a gateway
-	Via    netip.Addr   // a route's gateway, if it has one
+	Via    netip.Addr   // a route's gateway, if the route has one
 	Agent  string       // of an agent's pool route: the first 4 characters of the instance's id
 }
 

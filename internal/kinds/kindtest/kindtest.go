@@ -42,7 +42,7 @@ type Kind struct {
 	// Unseen says that Verify cannot see whether a hold is there, and always returns nil:
 	// Acquire makes nothing, and only what the owner leaves behind is to be removed.
 	Unseen bool
-	// Fake says that this kind is a stand-in for a real one and has its specs. The real
+	// Fake says that this kind is a stand-in for a real kind and has the real kind's specs. The real
 	// kind's test has the golden file, so that this test needs no Example.
 	Fake bool
 	// Example has a value other than zero in each of its fields. The test compares its
@@ -115,7 +115,7 @@ type try struct {
 }
 
 // fresh returns a hold of a new owner. fresh has the hold released at the end of the check, so that a
-// check that fails leaves nothing for the next one.
+// check that fails leaves nothing for the next check.
 func (t try) fresh() hold.Hold {
 	t.Helper()
 	owner := hold.NewID()

@@ -78,7 +78,7 @@ func (l *Links) take(ctx context.Context, s *Spec) error {
 		if err := l.delete(link.Index); err != nil {
 			return err
 		}
-		if link.Up { // ADD sets a link up only in the live group: others have moved this one back
+		if link.Up { // ADD sets a link up only in the live group: others have moved this link back to the coming group
 			l.exposed()
 		}
 		if err := ctx.Err(); err != nil {

@@ -220,8 +220,8 @@ func (s *Spec) returnPlan(behind []rtnl.Route) (routes []rtnl.Route, rules []rtn
 	return routes, rules
 }
 
-// returnPriority is the priority of returnWay's first rule; the second has the next one.
-// Both come just before the main table's rule, whose priority is 32766.
+// returnPriority is the priority of returnWay's first rule; the second rule has the next number. Both
+// come just before the main table's rule, whose priority is 32766.
 const returnPriority = 32764
 
 // gateways returns the gateways of the families that the pod has.
@@ -236,8 +236,8 @@ func (s *Spec) gateways() []netip.Addr {
 	return gs
 }
 
-// podRoutes returns the pod's routes: for each family one to the gateway, and a default
-// route by the gateway.
+// podRoutes returns the pod's routes: for each family a route to the gateway, and a default route by
+// the gateway.
 func (s *Spec) podRoutes(index int) []rtnl.Route {
 	var routes []rtnl.Route
 	for _, g := range s.gateways() {

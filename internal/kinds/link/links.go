@@ -116,7 +116,7 @@ func (l *Links) Kind() hold.Kind {
 
 // spec returns a hold's spec. It refuses a spec whose link name does not contain the
 // owner's ID: a link of that name belongs to somebody else. The instance in the name may
-// differ from the agent's, because an agent that lost its instance has got a new one.
+// differ from the agent's, because an agent that lost its instance has got a new instance.
 func (l *Links) spec(h hold.Hold) (*Spec, error) {
 	s, ok := h.Spec.(*Spec)
 	if !ok {
@@ -233,7 +233,7 @@ func (l *Links) list(ctx context.Context, look *hold.Look) ([]rtnl.Link, error) 
 }
 
 // listOnce lists all links, unless this Links has done so before, and so puts each of them
-// into the memory. A caller that comes while another one lists waits for that list.
+// into the memory. A caller that comes while another caller lists the links waits for that list.
 func (l *Links) listOnce() error {
 	l.mirror.ready(context.Background())
 	l.once.Lock()

@@ -201,8 +201,8 @@ func (l *Links) look(s *Spec) (view, error) {
 	return seen, l.lookAgain(s, seen, link.Index)
 }
 
-// lookAgain lists a link's routes if one seems to be missing: a policy rule may have made
-// the look-up use another table than main.
+// lookAgain lists a link's routes if a route seems to be missing: a policy rule may have made the
+// look-up use another table than main.
 func (l *Links) lookAgain(s *Spec, seen view, index int) error {
 	for _, a := range s.Addresses {
 		if seen.routes[place{a, index}] {

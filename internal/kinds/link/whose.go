@@ -44,7 +44,7 @@ func (s *Spec) stamped(link rtnl.Link) bool {
 	return ok && of.Link() == s.Name || link.Alias != "" && link.Alias == s.Alias
 }
 
-// stampless reports whether a link's alias is not one that Berth gives.
+// stampless reports whether a link's alias is no alias that Berth gives.
 func stampless(link rtnl.Link) bool {
 	_, ok := stamp.Parse(link.Alias)
 	return !ok

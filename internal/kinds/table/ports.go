@@ -132,8 +132,8 @@ func (k *Keeper) read() (map[hold.ID][]nft.Mapping, error) {
 }
 
 // learn reads which host ports a former agent has left in the table, once. learn keeps only host ports
-// that the ledger has: somebody may have changed the table meanwhile, or brought back an older one, and
-// other pods may have the addresses by now. Every other host port is a difference that Keeper puts
+// that the ledger has: somebody may have changed the table meanwhile, or brought back an older table,
+// and other pods may have the addresses by now. Every other host port is a difference that Keeper puts
 // right. The caller holds k.mu.
 func (k *Keeper) learn() error {
 	if k.ports != nil {

@@ -107,5 +107,5 @@ func Ends(k *hold.Kind) { k.Ends = true }
 // Waits says that other owners need a grant.
 func Waits(k *hold.Kind) { k.Waits = true }
 
-// Limited gives the kind a limit of its own for a try, and one for a look.
+// Limited gives the kind a limit of its own for a try, and another limit for a look.
 func Limited(k *hold.Kind) { k.Try, k.Look = time.Minute, time.Second }
