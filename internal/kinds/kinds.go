@@ -91,7 +91,7 @@ type Hooks struct {
 	// Lacks is called with the parts of the nftables table that the kernel cannot have,
 	// whenever they change.
 	Lacks func(nft.Parts)
-	// Differs is called if the table is not as the cuts of dying pods need it.
+	// Differs is called if the table may not cut dying pods off.
 	Differs func()
 	// Exposed is called if a pod's link was not among the links that the table's rules are for.
 	Exposed func()
@@ -102,8 +102,8 @@ type Hooks struct {
 	Left func() error
 	// Kept returns the host ports in the table that an owner has.
 	Kept func(hold.ID, []nft.Mapping) []nft.Mapping
-	// Since returns when the last ADD began that was answered with an attachment
-	// (CLOCK_BOOTTIME, ns); 0: not known.
+	// Since returns when the last ADD began that the agent answered with an attachment (CLOCK_BOOTTIME,
+	// ns); 0: not known.
 	Since func(hold.ID) int64
 	// Forwards reports whether the node has to forward what pods send.
 	Forwards func() bool

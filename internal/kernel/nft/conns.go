@@ -32,7 +32,8 @@ type writer struct {
 	port uint32 // its netlink address in the namespace, which no other socket has while the writer is open
 }
 
-// watch opens the sockets. A socket that cannot be opened now is opened when it is needed.
+// watch opens the sockets. If watch cannot open a socket now, a caller opens it when it needs the
+// socket.
 func (c *conns) watch() {
 	writer, werr := c.tables.openWriter()
 	reader, rerr := c.tables.openReader()

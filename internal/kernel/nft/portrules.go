@@ -47,17 +47,17 @@ const (
 // hostPorts returns the sets and chains by which host ports reach pods. link is the group of
 // pods' links.
 //
-// Only what goes to the node itself is mapped (fib daddr type local): a port of the node says
-// nothing about the same port of other machines, whose packets the node forwards
-// (CVE-2025-67499). Clients keep their addresses, except two: the pod itself, and clients at the node's
-// loopback addresses. Otherwise the pod could not answer their packets.
+// The rules map only packets that go to the node itself (fib daddr type local): a port of the node says
+// nothing about the same port of other machines, whose packets the node forwards (CVE-2025-67499).
+// Clients keep their addresses, except two: the pod itself, and clients at the node's loopback
+// addresses. Otherwise the pod could not answer their packets.
 //
 // A client's packet from 127.0.0.1 to a pod has Stand4 for its source until masquerade gives it the
 // node's address; the kernel lets packets from ::1 leave. The pod's answer has its loopback
-// destination again before the kernel routes it, and so gets Stand4 or Stand6 until it is routed.
-// The rules do this only to packets of connections that mapPort has redirected, as connection tracking
-// says: so a pod can answer the node's loopback, and can begin no connection with it. Every packet that
-// comes in for Stand4 and Stand6 is dropped first of all (dropToStand).
+// destination again before the kernel routes it, and so gets Stand4 or Stand6 until the kernel has
+// routed it. The rules do this only to packets of connections that mapPort has redirected, as
+// connection tracking says: so a pod can answer the node's loopback, and can begin no connection with
+// it. First of all, dropToStand drops every packet that comes in for Stand4 or Stand6.
 func hostPorts(live uint32, ports []Port, lacks Parts) (sets []set, chains []chain) {
 	in := portEntries(ports)
 	for _, s := range allPortSets() {
@@ -167,9 +167,9 @@ func acceptToLoopback() rule {
 	return rule{text: "ip daddr 127.0.0.0/8 accept", exprs: append(inLoopback(ipv4.daddr), &expr.Verdict{Kind: expr.VerdictAccept})}
 }
 
-// acceptToOtherLoopback leaves packets to a loopback address other than 127.0.0.1 alone, unless a
-// port of that very address is mapped: programs of the node, such as systemd-resolved on
-// 127.0.0.53, may listen there even if a pod has the same port of all addresses.
+// acceptToOtherLoopback leaves packets to a loopback address other than 127.0.0.1 alone, unless the
+// node maps a port of that very address: programs of the node, such as systemd-resolved on 127.0.0.53,
+// may listen there even if a pod has the same port of all addresses.
 //
 //	ip daddr 127.0.0.0/8 ip daddr != 127.0.0.1 accept
 func acceptToOtherLoopback() rule {

@@ -216,7 +216,7 @@ func acceptNames(group uint32, word string, proto byte) rule {
 //	ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 masquerade fully-random
 //
 // Packets that the host sends for itself have no pool's source address and stay as they
-// are; packets for the host do not pass postrouting. Ports are chosen at random, because
+// are; packets for the host do not pass postrouting. The kernel chooses ports at random, because
 // otherwise two flows that choose the same port at once lose a packet.
 func masquerade(f family) rule {
 	words, exprs := f.leaves()

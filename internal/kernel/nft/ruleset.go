@@ -52,8 +52,8 @@ type Ruleset struct {
 	// Masquerade hides the addresses of Pools: a packet from Pools to anywhere but
 	// Pools and Excluded gets the address of the link that it leaves by, and a port of
 	// FirstPort to LastPort, which are 1024 and 65535 if they are 0. Packets that connection
-	// tracking calls invalid, or does not track, cannot be given another address: the rules
-	// drop them. They also drop pods' ICMP errors about the node's own connections.
+	// tracking calls invalid, or does not track, cannot get another address: the rules drop them. The
+	// rules also drop pods' ICMP errors about the node's own connections.
 	Masquerade          bool
 	Pools, Excluded     []netip.Prefix
 	FirstPort, LastPort uint16

@@ -163,7 +163,7 @@ func (s set) show(e entry) string {
 
 // rule is what a chain does with a packet.
 type rule struct {
-	text    string // in nft's words; of a rule that was read, only the names of its expressions
+	text    string // in nft's words; for a rule that the package read from the kernel, only the names of its expressions
 	exprs   []expr.Any
 	comment string
 }

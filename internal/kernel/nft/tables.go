@@ -19,7 +19,7 @@ import (
 type Tables struct {
 	at     *ns.Netns
 	commit func(table) error // writes a table over the one of the same name, in one transaction
-	lacks  atomic.Uint32     // the Parts that were left out of the table written last
+	lacks  atomic.Uint32     // the Parts that write left out of the last table
 	conns  conns
 }
 
@@ -60,7 +60,7 @@ func (t *Tables) Complete(r Ruleset) error { return t.write(r, t.Lacks()) }
 // Change turns the table of the ruleset was into that of r. Change keeps what packets have put into the
 // sets that both tables have with the same meaning, so that a new pool does not give every pod its
 // share of connections anew. Change falls back to Replace if the kernel's table differs from was, if
-// the last table was written without some Parts, if instance, live group or limit of connections
+// Tables wrote the last table without some Parts, if instance, live group or limit of connections
 // differ, or if the kernel refuses the change.
 func (t *Tables) Change(was, r Ruleset) error {
 	if t.Lacks() == 0 && was.Instance == r.Instance && was.Live == r.Live && was.Connections == r.Connections {
@@ -128,7 +128,7 @@ func (t *Tables) write(r Ruleset, last Parts) error {
 	return refused
 }
 
-// Lacks returns the Parts that were left out of the table written last.
+// Lacks returns the Parts that Tables left out of the table that it wrote last.
 func (t *Tables) Lacks() Parts { return Parts(t.lacks.Load()) }
 
 // replace writes a table, all of it, over any table of that name.

@@ -78,7 +78,7 @@ func TestTakeoverOfAFormerTable(t *testing.T) {
 		t.Errorf("its holder is %q, %v, %v", owner, there, err)
 	}
 	notA := func(from, to *place) bool { return from != a && to != a }
-	w.exchange("before", notA) // b reaches what is to be blocked
+	w.exchange("before", notA) // b reaches the addresses that the new table blocks
 
 	taken := make(chan error, 1)
 	go func() {

@@ -70,7 +70,8 @@ func TestReplaceLeavesNoGap(t *testing.T) {
 	t.Logf("%d datagrams sent meanwhile", len(keys))
 }
 
-// The server beyond the node sees by a packet's source address whether it was masqueraded.
+// The server beyond the node sees by a packet's source address whether masquerade has hidden the
+// sender.
 func TestMasquerade(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -296,7 +296,7 @@ func addressesOf(h []byte) (from, to netip.Addr) {
 	return from, to
 }
 
-// drops reports whether a trace says that the packet was dropped, by a rule or by a policy.
+// drops reports whether a trace says that a rule or a policy dropped the packet.
 func drops(attrs map[uint16][]byte) bool {
 	switch number(attrs[unix.NFTA_TRACE_TYPE]) {
 	case unix.NFT_TRACETYPE_POLICY:

@@ -20,7 +20,7 @@ type Watch struct {
 	name   string
 	c      *netlink.Conn
 
-	// About the transaction whose news are being read, before its generation is known:
+	// About the transaction whose news Next is reading, before Next knows its generation:
 	touched bool // the transaction touched the table
 	gone    bool // the table is gone after the transaction
 	others  bool // a socket that is not one of tables' sockets made the transaction

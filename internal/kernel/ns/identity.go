@@ -101,8 +101,8 @@ func (n *Netns) id() uint64 {
 	if errno != unix.ENOTTY { // the kernel has this ioctl: do not ask the other source
 		return 0
 	}
-	// SO_NETNS_COOKIE (Linux 5.14) has to be read from a socket inside the namespace;
-	// entering the namespace by setns needs CAP_SYS_ADMIN.
+	// id has to read SO_NETNS_COOKIE (Linux 5.14) from a socket inside the namespace; entering the
+	// namespace by setns needs CAP_SYS_ADMIN.
 	if err := n.Do(func() (err error) { id, err = cookie(); return err }); err != nil {
 		return 0
 	}

@@ -14,9 +14,9 @@ type Address struct {
 	Index  int          // of the link
 }
 
-// AddAddress adds an address without duplicate address detection, so that it can be used
-// at once, without a lifetime, and without a route to its prefix. If the link has the
-// address already the error is kernel.ErrExists.
+// AddAddress adds an address without duplicate address detection, so that the address works at once,
+// without a lifetime, and without a route to its prefix. If the link has the address already the error
+// is kernel.ErrExists.
 //
 //	ip addr add PREFIX dev DEV nodad noprefixroute
 func AddAddress(a Address) Request {

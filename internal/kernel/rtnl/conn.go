@@ -176,9 +176,9 @@ func (c *Conn) with(f func(*socket) error) error {
 	return err
 }
 
-// ErrStop ends a list without an error, if the function that is called for each item
-// returns it. The Conn then closes the socket, because the rest of the list is still on
-// its way: a Conn of Here is of no more use after that.
+// ErrStop ends a list without an error, if the caller's function for each item returns it. The Conn
+// then closes the socket, because the rest of the list is still on its way: a Conn of Here is of no
+// more use after that.
 var ErrStop = errors.New("that is enough")
 
 // dump asks for a list and decodes its items. It leaves out items for which decode answers false, so

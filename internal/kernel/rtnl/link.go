@@ -28,10 +28,9 @@ type End struct {
 	Index int              // of the host's end; 0: the kernel chooses an index that no link has had yet
 }
 
-// AddVeth makes a veth pair. The kernel creates the peer right in another network
-// namespace, which is given as an open file descriptor, and the host's end right in a
-// link group. If one of the names or the index is taken, the error is kernel.ErrExists,
-// and nothing is made.
+// AddVeth makes a veth pair. The kernel creates the peer right in another network namespace, whose open
+// file descriptor is netns, and the host's end right in a link group. If another link has one of the
+// names or the index, the error is kernel.ErrExists, and the kernel makes nothing.
 //
 //	ip link add HOST [index N] address MAC mtu N group G numtxqueues 1 numrxqueues 1 type veth
 //	    peer POD address MAC mtu N numtxqueues 1 numrxqueues 1 netns FD
@@ -188,8 +187,8 @@ type Link struct {
 	Given     string // the name that ADD gave the link, as its second name says (stamp.AltName); "": it has no such second name
 }
 
-// EndsAt reports whether a veth's other end has an index in another network namespace, whose
-// NetnsID is given.
+// EndsAt reports whether a veth's other end has an index in another network namespace, whose NetnsID is
+// the parameter netns.
 func (l Link) EndsAt(index, netns int) bool {
 	return l.Veth && l.Peer == index && l.PeerNetns == netns && netns != NoNetns
 }

@@ -78,7 +78,7 @@ func parseError(m syscall.NetlinkMessage) error {
 		if m.Header.Type == unix.NLMSG_DONE {
 			header = 4
 		}
-		// If the words cannot be read, the errno alone is the error.
+		// If parseError cannot read the words, the errno alone is the error.
 		_ = attributes(m.Data, header, func(typ uint16, value []byte) {
 			if typ == unix.NLMSGERR_ATTR_MSG {
 				words = unix.ByteSliceToString(value)

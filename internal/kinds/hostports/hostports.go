@@ -31,7 +31,7 @@ const batch = 256
 // Spec has the host ports of a pod.
 type Spec struct {
 	Link     string        `json:"link"`     // the name of the pod's link
-	Mappings []nft.Mapping `json:"mappings"` // sorted; none: not known, of a pod that was adopted
+	Mappings []nft.Mapping `json:"mappings"` // sorted; none: nobody knows them, because the agent has adopted the pod
 }
 
 // Kind returns KindName.

@@ -40,7 +40,7 @@ type Kind struct {
 	// agent's only table. Another owner's Acquire then returns hold.ErrForeign.
 	Alone bool
 	// Unseen says that Verify cannot see whether a hold is there, and always returns nil:
-	// Acquire makes nothing, and only what the owner leaves behind is to be removed.
+	// Acquire makes nothing, and Release removes only what the owner leaves behind.
 	Unseen bool
 	// Fake says that this kind is a stand-in for a real kind and has the real kind's specs. The real
 	// kind's test has the golden file, so that this test needs no Example.

@@ -17,7 +17,7 @@ import (
 // discovers: what Acquire discovers is in the hold's spec, and survives the ledger. An Acquire with a
 // spec that lacks what was discovered discovers the same again. No two holds discover the same name.
 // Verify says that a spec without its discovered names has changed: otherwise nobody would take the
-// hold again, and the names would never be written down.
+// hold again, and no ledger would ever have the names.
 func discovers(tb testing.TB, k Kind) {
 	if !k.Discovers {
 		return

@@ -130,7 +130,7 @@ func (l *Links) homeless(ctx context.Context, s *Spec, macs ends, why error) err
 		}
 		return err
 	case err != nil && !errors.Is(err, kernel.ErrNotFound):
-		return err // a link that cannot be looked for may still exist
+		return err // locate could not look, so the link may still exist
 	}
 	return fmt.Errorf("%w: %w", hold.ErrHomeless, why)
 }
@@ -138,9 +138,9 @@ func (l *Links) homeless(ctx context.Context, s *Spec, macs ends, why error) err
 // create makes the pair, with both ends down and the host's end in the coming group, and
 // marks it. If the owner's link exists already, create returns that link as it is.
 //
-// A link that is made again gets its former index, unless another link has taken it. The
-// table counts a pod's connections by its link's index, and with another index a pod that deletes its
-// end of the link would get its share of connections anew.
+// If create makes a link again, the link gets its former index, unless another link has taken that
+// index. The table counts a pod's connections by its link's index, and with another index a pod that
+// deletes its end of the link would get its share of connections anew.
 func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, created bool, err error) {
 	last := l.memory.last(s.Name)
 	pair := func(index int) (add, get error) {
@@ -155,7 +155,7 @@ func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, creat
 	if last != 0 && add != nil && errors.Is(get, kernel.ErrNotFound) {
 		switch err := l.conn.Do(rtnl.GetLinkAt(last, new(rtnl.Link))); {
 		case err == nil:
-			add, get = pair(0) // the index is taken: let the kernel choose one
+			add, get = pair(0) // another link has the index: let the kernel choose one
 		case errors.Is(err, kernel.ErrNotFound):
 			add, get = pair(last) // the index is free: use it; what was in the way of the first try may be gone by now
 		default:
@@ -183,7 +183,7 @@ func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, creat
 	return link, false, get
 }
 
-// born reports whether a link is as create makes it, before it is marked.
+// born reports whether a link is as create makes it, before mark has marked the link.
 func (l *Links) born(macs ends, link rtnl.Link) bool {
 	return link.Veth && link.Alias == "" && link.Given == "" && link.Group == l.groups.Coming() &&
 		(len(macs.host) == 0 || link.MAC == macs.host.String())

@@ -167,8 +167,8 @@ func TestAcquireNeverUncuts(t *testing.T) {
 	}
 }
 
-// A cut comes while Acquire brings the link back: whichever is first, the link is cut off in
-// the end.
+// A cut comes while Acquire brings the link back: whether Cut or Acquire is first, the link is cut off
+// in the end.
 func TestCutWinsOverRevival(t *testing.T) {
 	f := newFixture(t)
 	_, h := f.pod("4")

@@ -177,9 +177,9 @@ const laterMetric = 1 << 16
 
 // returnWay makes packets from the addresses of an interface leave by that interface, even
 // though another interface's routes are before its own. The host accepts them from that
-// interface only (nft, Live), and a server that was asked over an interface answers over it.
-// Packets to a destination for which the pod has a route more specific than the default go
-// by that route.
+// interface only (nft, Live), and a server in the pod answers over the interface by which the question
+// came. Packets to a destination for which the pod has a route more specific than the default go by
+// that route.
 //
 //	ip route add default via GATEWAY dev IFNAME table T
 //	ip rule add from ADDR lookup main suppress_prefixlength 0
@@ -268,7 +268,7 @@ func setIPv6(name string, on bool, off ...string) error {
 	if on {
 		want = "0"
 	}
-	// The value was read first, because writing it takes the lock of all links.
+	// setIPv6 reads the value first, because writing it takes the kernel's lock of all links.
 	if disabled != want {
 		if err := ns.SetSysctl(dir+"disable_ipv6", want); err != nil {
 			return err

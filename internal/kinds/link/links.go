@@ -40,7 +40,7 @@ type Options struct {
 	// group, or had made a port of another link: the rules have not seen the connections that began on
 	// the link meanwhile. Exposed must not block. nil: Links tells nobody.
 	Exposed func()
-	// Since returns when the last ADD began that was answered with an owner's link
+	// Since returns when the last ADD began that the agent answered with an owner's link
 	// (CLOCK_BOOTTIME in nanoseconds); 0: the ADD in the link's spec. nil: always 0.
 	Since func(hold.ID) int64
 	// Forwards reports whether the node has to forward what pods send. nil: the node does not have to,

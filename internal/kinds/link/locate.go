@@ -134,7 +134,7 @@ func (l *Links) routed(s *Spec) []int {
 	for i, a := range s.Addresses {
 		rs = append(rs, rtnl.MatchRoute(a, &routes[i]))
 	}
-	l.conn.Each(rs...) // a route that cannot be read leads to no link
+	l.conn.Each(rs...) // a route that routed cannot read leads to no link
 	var indices []int
 	for i, a := range s.Addresses {
 		if routes[i].Index != 0 && routes[i].Dst == host(a) {

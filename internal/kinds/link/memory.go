@@ -19,8 +19,8 @@ type memory struct {
 
 type remembered struct {
 	index     int
-	last      int  // the former index of a link that was deleted and may be made again
-	cut       bool // the link is cut off, and not known to be deleted yet
+	last      int  // the former index of a link that others have deleted and that Acquire may make again
+	cut       bool // the link is cut off, and as far as the agent knows not deleted yet
 	unsettled bool // ADD still has to wait until the pod's addresses receive
 }
 
@@ -70,7 +70,7 @@ func (m *memory) settling(name string, wait bool) {
 	m.change(name, func(r *remembered) { r.unsettled = wait })
 }
 
-// get returns what is known of a link.
+// get returns what the memory knows of a link.
 func (m *memory) get(name string) remembered {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -141,7 +141,7 @@ func (m *memory) dying() []string {
 	return names
 }
 
-// gone forgets a link that was released.
+// gone forgets a link that Release has deleted.
 func (m *memory) gone(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -72,7 +72,7 @@ func (l *Links) known(t testing.TB) bool {
 	return ok
 }
 
-// Glances use the list of ListAhead, provided that the links are followed.
+// Glances use the list of ListAhead, provided that a Follower follows the links.
 func TestListAhead(t *testing.T) {
 	conn, groups, l := openLinks(t)
 	if l.known(t) {

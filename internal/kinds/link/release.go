@@ -100,7 +100,7 @@ func (l *Links) targets(specs []*Spec) []*target {
 }
 
 // deleteGroup moves links into a group of their own and deletes the group. It ignores
-// errors: deleteRest deletes what is left.
+// errors: deleteRest deletes the links that are left.
 func (l *Links) deleteGroup(targets []*target) {
 	var links []rtnl.Link
 	for _, t := range targets {

@@ -110,7 +110,7 @@ func TestMany(t *testing.T) {
 func TestReleaseOneByOne(t *testing.T) {
 	f := newFixture(t)
 	hs := f.many(3, "4")
-	// lo cannot be deleted; the test moves it into the group of the next batch.
+	// The kernel cannot delete lo; the test moves lo into the group of the next batch.
 	lo := func(group int) {
 		l := nettest.Link(t, "lo")
 		must(t, netlink.LinkSetGroup(l, group))
@@ -145,7 +145,7 @@ func (f *fixture) nextBatch() uint32 {
 	return f.groups.Batch(group - first) // Batch(0) is first+1
 }
 
-// rtnlWatch records the last group that each link was in before it was deleted.
+// rtnlWatch records the last group that each link was in before Release deleted it.
 func rtnlWatch() (func(name string) (uint32, bool), error) {
 	updates, done := make(chan netlink.LinkUpdate, 1024), make(chan struct{})
 	if err := netlink.LinkSubscribe(updates, done); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// view has what was seen of the host's side of some links.
+// view has what a look has seen of the host's side of some links.
 type view struct {
 	links      map[string]*rtnl.Link // by the names that ADD gave them
 	routes     map[place]bool

@@ -38,7 +38,7 @@ func (l *Links) VerifyPod(ctx context.Context, h hold.Hold) error {
 	if err := pod.Do(func() (err error) { settings, err = s.podSettings(); return err }); err != nil {
 		return fmt.Errorf("looking at %s: %w", what, err)
 	}
-	c, err := rtnl.OpenFor(ctx, pod) // not Here: this Conn still works after a list that was not read to its end
+	c, err := rtnl.OpenFor(ctx, pod) // not Here: this Conn still works after a list that the caller does not read to its end
 	if err != nil {
 		return fmt.Errorf("looking at %s: %w", what, err)
 	}

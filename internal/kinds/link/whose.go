@@ -126,10 +126,10 @@ func (l *Links) wasElsewhere(s *Spec, link rtnl.Link) bool {
 }
 
 // endsElsewhere reports whether the kernel says that a link's other end is not in the pod.
-// It answers false, too, if the pod's namespace cannot be opened.
+// It also answers false if it cannot open the pod's namespace.
 func (l *Links) endsElsewhere(s *Spec, link rtnl.Link) bool {
 	if s.Ifname == "" {
-		return false // the spec was made by find, and does not know the pod
+		return false // find made the spec, so the spec does not know the pod
 	}
 	pod, err := s.Netns.Open()
 	if err != nil {

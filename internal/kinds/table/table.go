@@ -45,9 +45,9 @@ type Options struct {
 	// the table cuts off. Intact is already false. Differs must not block, because nobody mends the
 	// table meanwhile, and must call nothing of Keeper but Intact.
 	Differs func()
-	// Lacks, if not nil, is told which parts of the table the kernel does not support (see
-	// nft.Parts), whenever that changes. It must neither block nor call anything of Keeper
-	// but Intact, like Differs.
+	// Keeper calls Lacks, if not nil, with the parts of the table that the kernel does not support (see
+	// nft.Parts), whenever these parts change. It must neither block nor call anything of Keeper but
+	// Intact, like Differs.
 	Lacks func(nft.Parts)
 	// A former agent, or somebody else, may have left host ports in the table under an owner's
 	// name. Kept, if not nil, returns those of these host ports that stay.
@@ -147,8 +147,8 @@ func (k *Keeper) SetRuleset(r nft.Ruleset) error {
 	return k.wrote(now)
 }
 
-// Retry tries to complete the table if the kernel did not support all of it: a module may
-// have been loaded since. Each sweep calls it.
+// Retry tries to complete the table if the kernel did not support all of it: somebody may have loaded a
+// module since. Each sweep calls Retry.
 func (k *Keeper) Retry() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -202,7 +202,7 @@ func (k *Keeper) acquire(_ context.Context, h hold.Hold) error {
 }
 
 // verify compares the table with what acquire writes. If the table's rules name another
-// owner, the hold is not changed but gone.
+// owner, verify returns hold.ErrGone and not hold.ErrChanged.
 func (k *Keeper) verify(_ context.Context, h hold.Hold) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// ErrOften is what the API answers while it is throttled.
+// ErrOften is what the API answers while Throttle is in force.
 var ErrOften = errors.New("asked too often")
 
 // Spec is the spec of all kinds of an API.

@@ -83,7 +83,7 @@ func (a *API) Has(h hold.Hold) bool {
 	return g.owner == h.Owner && !g.ended
 }
 
-// String returns in words what is granted, a line each.
+// String returns the grants in words, a line for each.
 func (a *API) String() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
