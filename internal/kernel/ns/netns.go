@@ -1,6 +1,6 @@
 // Package ns opens network namespaces, tells them apart and runs functions
-// inside them. The plugin links this package, so it imports nothing but the standard
-// library, x/sys/unix and internal/patience.
+// inside them. The plugin links this package, so it imports nothing but the standard library,
+// x/sys/unix, internal/patience and internal/kernel/linklock.
 package ns
 
 import (
