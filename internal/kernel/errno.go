@@ -14,11 +14,11 @@ import (
 var (
 	ErrNotFound    = errors.New("not found")        // the thing, or something that it needs, does not exist
 	ErrExists      = errors.New("already exists")   // something else has the thing's place
-	ErrBusy        = errors.New("in use")           // somebody else uses the thing as it is
+	ErrBusy        = errors.New("in use")           // somebody else uses the thing, so it cannot change
 	ErrPermission  = errors.New("not permitted")    // asking again does not help
 	ErrInvalid     = errors.New("invalid")          // the request makes no sense to the kernel
 	ErrUnsupported = errors.New("not supported")    // this kernel, or this family, cannot do it
-	ErrInterrupted = errors.New("interrupted")      // by a signal, or a list changed while it was read: ask again at once
+	ErrInterrupted = errors.New("interrupted")      // a signal came, or a list changed while the kernel read it: ask again at once
 	ErrAgain       = errors.New("not now")          // ask again later
 	ErrExhausted   = errors.New("out of resources") // memory, buffers, descriptors, space
 	ErrUnreachable = errors.New("unreachable")      // no route, or the link is down
@@ -80,7 +80,7 @@ var classes = map[unix.Errno]error{
 	unix.ENETDOWN:     ErrUnreachable,
 }
 
-// classified is an error whose class is known. It reads as what it wraps.
+// classified is an error whose class is known. Its text is the text of the error that it wraps.
 type classified struct {
 	class error
 	err   error

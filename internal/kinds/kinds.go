@@ -18,18 +18,18 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// Doors are the kinds' ways into the kernel, with further functions that their users need.
+// Doors are the kinds' ways into the kernel, with further functions that the agent needs.
 type Doors struct {
 	Table  Table
 	Routes interface{ Kind() hold.Kind } // of the pools
 	Links  Links
 	Ports  Ports
-	// Monitor begins to hear of changes by others; nil: this node cannot tell of them.
+	// Monitor begins to hear of changes by others; nil: this node cannot tell of such changes.
 	Monitor func() (Monitor, error)
 }
 
-// List lists the kinds, in the order in which a restart verifies them: first the kinds that
-// keep dead pods' packets away, then the pods' links.
+// List lists the kinds, in the order in which a restart verifies them: first the kinds that keep dead
+// pods' packets away, then the kinds of the pods' links and host ports.
 func (d *Doors) List(t Tracked, r flows.Routes) hold.Kinds {
 	return hold.Kinds{
 		d.Table.Kind(),
@@ -43,12 +43,12 @@ func (d *Doors) List(t Tracked, r flows.Routes) hold.Kinds {
 // OtherPorts returns the host ports of the node's other agents, by the names of their tables.
 func (d *Doors) OtherPorts() (map[string][]nft.Port, error) { return d.Table.Others() }
 
-// UnmapOther removes host ports from another agent's table, and the table if whole is set.
+// UnmapOther removes host ports from another agent's table, or, if whole is set, deletes that table.
 func (d *Doors) UnmapOther(instance string, gone []nft.Port, whole bool) error {
 	return d.Table.UnmapOther(instance, gone, whole)
 }
 
-// Open makes the doors to the network namespace here. conn leads to the same namespace.
+// Open makes the doors to the network namespace here. conn must lead to the same namespace.
 func Open(here *ns.Netns, conn *rtnl.Conn, m Marks, h Hooks) Doors {
 	barrier := table.New(table.Options{
 		Tables: nft.Open(here), Ruleset: nft.Ruleset{Instance: m.Instance}, Lacks: h.Lacks, Differs: h.Differs, Kept: h.Kept,
@@ -86,29 +86,31 @@ type Marks struct {
 	Metric   uint32       // of the pools' routes
 }
 
-// Hooks are what the doors call.
+// Hooks are the functions that the doors call.
 type Hooks struct {
 	// Lacks is called with the parts of the nftables table that the kernel cannot have,
 	// whenever they change.
 	Lacks func(nft.Parts)
-	// Differs is called if the table is not as the cuts of dying pods need it.
+	// Differs is called if the table may not cut dying pods off.
 	Differs func()
-	// Exposed is called if a link was not among the links that the table's rules are for.
+	// Exposed is called if a pod's link was not among the links that the table's rules are for.
 	Exposed func()
-	// Mapped is called with host ports that were mapped, if connections may have had them before.
+	// Mapped is called with host ports that the agent has mapped, if older connections may have had
+	// these ports.
 	Mapped func([]nft.Mapping)
-	// Left removes the host ports that an agent has left which nobody serves.
+	// Left removes the host ports that a lost agent, whom nobody replaces, has left.
 	Left func() error
 	// Kept returns the host ports in the table that an owner has.
 	Kept func(hold.ID, []nft.Mapping) []nft.Mapping
-	// Since returns when the last ADD began that was answered with an attachment
-	// (CLOCK_BOOTTIME, ns); 0: not known.
+	// Since returns when the last ADD began that the agent answered with an attachment (CLOCK_BOOTTIME,
+	// ns); 0: not known.
 	Since func(hold.ID) int64
 	// Going reports whether an owner's deletion waits that the ledger does not know of yet.
 	Going func(hold.ID) (bool, error)
 	// Forwards reports whether the node has to forward what pods send.
 	Forwards func() bool
-	// Unpoliced is called once with why the kernel cannot hold pods to what they may send.
+	// Unpoliced is called once, with the reason, if the kernel cannot hold pods to the rates at which
+	// they may send.
 	Unpoliced func(error)
 }
 

@@ -15,8 +15,8 @@ import (
 	"github.com/berth-net/berth/internal/kernel"
 )
 
-// late is how much closer together packets may arrive than their pacer has sent them: the
-// kernel hands packets on in bursts when a processor is busy.
+// late is how much closer together packets may arrive than the limit of the pod's end has sent them:
+// the kernel hands packets on in bursts when a processor is busy.
 const late = 100 * time.Millisecond
 
 // These are the verdicts of a program for tc about a packet (linux/pkt_cls.h).
@@ -33,7 +33,7 @@ const cmpXchg = 0xf1
 // in bytes.
 const (
 	atLen     = 0
-	atGSOSize = 176 // how many bytes of the payload each segment gets; 0: the packet is one
+	atGSOSize = 176 // how many bytes of the payload each segment gets; 0: the packet is a single segment
 )
 
 // These are lengths of headers, in bytes (IEEE 802.3; RFC 8200, section 3; RFC 768).
@@ -43,23 +43,23 @@ const (
 	udp      = 8
 )
 
-// PolicerName is what the kernel lists a policer as: its programs and maps.
+// PolicerName is the name under which the kernel lists a policer's program and map.
 const PolicerName = "berth_police"
 
-// Policer is a program that drops what is above a rate. It delays nothing. Once Close was called,
-// it belongs to the link that it was attached to, and ends with that link.
+// Policer is a program that drops packets above a rate. It delays nothing. After Close the program
+// belongs to the link that it was attached to, and ends with that link.
 type Policer struct{ program *ebpf.Program }
 
-// NewPolicer loads a policer that passes so many bytes a second, and at most so many bytes at
-// once. Beside the burst it leaves room for what the rate sends in 100 ms, so that a sender that
-// keeps to the rate and the burst loses nothing. It counts packets as tc does, with their
-// link-layer header. If segments travel as one packet (GSO), it counts each with the packet's headers, as tc
-// does, if these are Ethernet, IP without extension headers, and TCP or UDP. The headers of other packets
-// can be much longer, and it counts each of their segments as a frame of the link's MTU. If spent is
-// true, the policer begins as if the burst and the room had just been sent. A kernel
-// before 5.12, which has no atomic compare and exchange, answers kernel.ErrUnsupported. The process needs
-// CAP_NET_ADMIN, and CAP_BPF or CAP_SYS_ADMIN, in the first user namespace; otherwise the answer is
-// kernel.ErrPermission.
+// NewPolicer loads a policer that passes rate bytes a second, and at most burst bytes at once. Beside
+// the burst the policer leaves room for what the rate sends in 100 ms, so that a sender that keeps to
+// the rate and the burst loses nothing. The policer counts packets as tc does, with their link-layer
+// header. If segments travel as one packet (GSO), the policer counts each segment with the packet's
+// headers, as tc does, if these are Ethernet, IP without extension headers, and TCP or UDP. The headers
+// of other packets can be much longer, so the policer counts each of their segments as a frame of the
+// link's MTU. If spent is true, the policer begins as if somebody had just sent the burst and the bytes
+// of the room. A kernel before 5.12, which has no atomic compare and exchange, answers
+// kernel.ErrUnsupported. The process needs CAP_NET_ADMIN, and CAP_BPF or CAP_SYS_ADMIN, in the first
+// user namespace; otherwise the answer is kernel.ErrPermission.
 func NewPolicer(rate, burst uint64, mtu int, spent bool) (*Policer, error) {
 	if rate == 0 {
 		return nil, errors.New("a policer needs a rate above 0")
@@ -67,7 +67,7 @@ func NewPolicer(rate, burst uint64, mtu int, spent bool) (*Policer, error) {
 	p, err := newPolicer(rate, burst, mtu, spent)
 	if err != nil {
 		err = fmt.Errorf("loading a program that drops what is above %d bytes a second: %w", rate, err)
-		if errors.Is(err, unix.EINVAL) || errors.Is(err, ebpf.ErrNotSupported) { // there is nothing else wrong with it
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, ebpf.ErrNotSupported) { // nothing is wrong with the program, so the kernel lacks an instruction
 			err = kernel.As(kernel.ErrUnsupported, err)
 		}
 		return nil, kernel.Classify(err)
@@ -80,7 +80,7 @@ func newPolicer(rate, burst uint64, mtu int, spent bool) (*ebpf.Program, error) 
 	if err != nil {
 		return nil, err
 	}
-	defer due.Close() // the program keeps it
+	defer due.Close() // the program keeps the map
 	if spent {
 		if err := due.Put(uint32(0), uint64(allSpent)); err != nil {
 			return nil, err
@@ -94,11 +94,12 @@ func newPolicer(rate, burst uint64, mtu int, spent bool) (*ebpf.Program, error) 
 // FD returns the file descriptor of the program, for attaching it.
 func (p *Policer) FD() int { return p.program.FD() }
 
-// Close gives the program up. Links to which the program is attached keep it.
+// Close closes the file descriptor of the program. Links to which the program is attached keep the
+// program.
 func (p *Policer) Close() error { return p.program.Close() }
 
-// depth returns how long, in nanoseconds, the rate takes for the burst and its room, or 2^62 (146
-// years), if that is longer.
+// depth returns how long, in nanoseconds, the rate takes for the burst and the room of NewPolicer; 2^62
+// (146 years) if that time is longer.
 func depth(rate, burst uint64) uint64 {
 	const most = 1 << 62
 	if burst/rate > most/uint64(time.Second)-2 {
@@ -112,9 +113,9 @@ func depth(rate, burst uint64) uint64 {
 // clock itself, because a process in a time namespace has another clock.
 const allSpent = math.MaxUint64
 
-// police is a token bucket in the form of GCRA (ITU-T I.371, annex A): the map has the time up to
-// which the rate has paid for all packets that passed. A packet passes if that time, with what
-// the packet costs, is at most depth after now. In C:
+// police returns a token bucket in the form of GCRA (ITU-T I.371, annex A): the map has the time up to
+// which the rate has paid for all packets that passed. A packet passes if that time, with what the
+// packet costs, is at most depth after now. In C:
 //
 //	u64 now = bpf_ktime_get_ns(), bytes = onWire(skb), t = *due;
 //	u64 cost = bytes * 1000000000 / rate, most = now + depth;
@@ -131,8 +132,8 @@ const allSpent = math.MaxUint64
 //	atomic_add(due, cost);
 //	return TC_ACT_UNSPEC;
 //
-// Packets that several processors look at in the same instant may all pass by one token, and are
-// all paid for afterwards.
+// If several processors look at packets in the same instant, all these packets may pass by one token.
+// The program adds the cost of all of them afterwards.
 func police(due int, rate, depth uint64, longest int) asm.Instructions {
 	const (
 		result        = asm.R0
@@ -172,9 +173,9 @@ func police(due int, rate, depth uint64, longest int) asm.Instructions {
 	}...)
 }
 
-// onWire leaves in R6 how many bytes a packet has on the wire, and goes on at "whole". A pod chooses how
-// long its segments and their headers are, but no frame has more bytes than longest. In C, with the
-// frame's bytes from skb_load_bytes:
+// onWire returns instructions that leave in R6 how many bytes a packet has on the wire, and go on at
+// "whole". A pod chooses how long its segments and their headers are, but no frame has more bytes than
+// longest. In C, with the frame's bytes from skb_load_bytes:
 //
 //	u64 bytes = skb->len, size = skb->gso_size, headers, frames;
 //	if (!size || size >= bytes)

@@ -32,7 +32,7 @@ func policer(t testing.TB, rate, burst uint64) *Policer {
 	return p
 }
 
-// passes runs a policer on a packet of so many bytes, as the kernel does.
+// passes runs a policer on a packet of size bytes, as the kernel does.
 func passes(t testing.TB, p *Policer, size int) bool {
 	t.Helper()
 	said, _, err := p.program.Test(make([]byte, size))
@@ -47,8 +47,8 @@ func passes(t testing.TB, p *Policer, size int) bool {
 	return false
 }
 
-// At a byte a second nothing comes back while the test runs: the burst passes to the byte, and
-// nothing after it.
+// At a byte a second the bucket gets nothing back while the test runs: exactly the burst's bytes pass,
+// and nothing after them.
 func TestBurst(t *testing.T) {
 	p := policer(t, 1, 1514)
 	for i, c := range []struct {
@@ -72,8 +72,9 @@ func TestSpent(t *testing.T) {
 	}
 }
 
-// frame returns the first bytes of a frame, whose EtherType, first byte of IP, and next protocol (at its
-// place in IPv4 or IPv6) are these; and, behind IP's headers, TCP's with a length of 32 bytes.
+// frame returns a frame with this EtherType, this first byte of the IP header, and this next protocol
+// (at its place in IPv4 or IPv6). Behind the IP header stands a TCP header that gives its length as 32
+// bytes.
 func frame(ethertype uint16, ip, protocol byte) []byte {
 	f := make([]byte, 3000)
 	binary.BigEndian.PutUint16(f[12:], ethertype)
@@ -127,7 +128,8 @@ func TestSegments(t *testing.T) {
 	}
 }
 
-// A full bucket lets the burst pass at once, with its room, and no more; an empty one fills again.
+// A full bucket lets the burst and the room of NewPolicer pass at once, and no more; an empty bucket
+// fills again.
 func TestRefill(t *testing.T) {
 	const rate, burst = 1_000_000, 1514
 	p := policer(t, rate, burst)
@@ -174,7 +176,7 @@ func TestBeside(t *testing.T) {
 	}
 }
 
-// All limits that a configuration can ask for can be loaded.
+// The kernel loads a policer for every limit that a configuration can ask for.
 func TestExtremes(t *testing.T) {
 	for _, c := range []struct{ rate, burst uint64 }{
 		{1, 1514}, {1, math.MaxUint32}, {125, 1514}, {math.MaxInt32, 1514}, {math.MaxUint32, math.MaxUint32},

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 )
 
-// maxDumps is how often forget goes over a table that keeps changing while it is listed.
+// maxDumps is how often forget goes over a table that keeps changing while the kernel lists it.
 const maxDumps = 5
 
 // Table is the connection tracking table of one network namespace. Its methods
@@ -23,10 +23,10 @@ const maxDumps = 5
 type Table struct {
 	at      *ns.Netns
 	mu      sync.Mutex
-	list    *socket // receives the list while delete deletes from it; nil: the sockets are not open
+	list    *socket // receives the list of entries while the socket delete deletes entries; nil: the sockets are not open
 	delete  *socket
-	tcp     *metrics // opened with the others; nil: the kernel keeps no metrics, or lets us delete none
-	sockets *socket  // opened with the others; nil: the kernel cannot end TCP connections
+	tcp     *metrics // opened with the other sockets; nil: the kernel keeps no metrics, or lets us delete none
+	sockets *socket  // opened with the other sockets; nil: the kernel cannot end TCP connections
 	closed  bool
 }
 
@@ -52,16 +52,16 @@ func (t *Table) Close() {
 // entry that names one of the addresses, as source or destination and in either direction,
 // in one pass over the table for both families. Last it deletes TCP's metrics of the
 // addresses.
-// It takes 1.5 µs for each entry of the table, and memory for two messages. On a kernel
-// without connection tracking there is nothing to delete.
+// Forget takes 1.5 µs for each entry of the table, and memory for two messages. On a kernel without
+// connection tracking there is nothing to delete.
 //
 //	conntrack -D -s ADDR; conntrack -D -d ADDR; and the same with -r and -q
 //	ip tcp_metrics delete ADDR
 //
 // Linux 6.8 and later can find the entries of an address themselves (CTA_FILTER), but only
 // as the source or as the destination, and in one direction. So each address would need
-// four walks over the whole machine's hash table, each of which takes a third as long as
-// one pass over all entries does here.
+// four walks over the whole machine's hash table, and each walk takes a third as long as one pass of
+// Forget over all entries.
 func (t *Table) Forget(addrs []netip.Addr) error {
 	if len(addrs) == 0 {
 		return nil
@@ -81,7 +81,8 @@ func (t *Table) Forget(addrs []netip.Addr) error {
 	return t.forgetMetrics(addrs)
 }
 
-// forget deletes every entry for which is reports true.
+// forget deletes every entry for which the function is reports true. It goes over the table again if
+// the table changed meanwhile.
 func (t *Table) forget(is func(entry []byte) bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -104,10 +105,9 @@ func (t *Table) forget(is func(entry []byte) bool) error {
 	return fmt.Errorf("forgetting connections: %w", err)
 }
 
-// pass goes over the table once and deletes every entry for which is reports true. It
-// deletes while it still receives the list: the kernel goes on at the right place in a
-// table that changes. After an error, such as the context's, the sockets are of no more
-// use.
+// pass goes over the table once and deletes every entry for which the function is reports true. pass
+// deletes while it still receives the list: the kernel goes on at the right place in a table that
+// changes. After an error, such as the context's, the sockets are of no more use.
 func (t *Table) pass(ctx context.Context, is func(entry []byte) bool) (interrupted bool, err error) {
 	batch := t.delete.batch()
 	interrupted, err = t.list.entries(func(family byte, entry []byte) error {

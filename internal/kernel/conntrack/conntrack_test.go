@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { nettest.Main(m) }
 
 var must = nettest.Must
 
-// open opens the table of the test's node, which is empty when the test ends.
+// open opens the table of the test's node, and empties the table when the test ends.
 func open(t testing.TB) *conntrack.Table {
 	t.Helper()
 	nettest.Need(t)
@@ -76,10 +76,10 @@ func TestForget(t *testing.T) {
 	enter(t, 0, 2, "192.0.2.1", dead, dead, "192.0.2.1")
 	enter(t, 0, 3, dead, "192.0.2.1", "192.0.2.1", "198.51.100.1")         // masqueraded
 	enter(t, 0, 4, "192.0.2.1", "198.51.100.1", dead, "192.0.2.1")         // DNAT
-	enter(t, 0, 5, "192.0.2.1", "198.51.100.1", "10.88.0.9", dead)         // only the reply names it
+	enter(t, 0, 5, "192.0.2.1", "198.51.100.1", "10.88.0.9", dead)         // only the reply names the address
 	enter(t, 9, 6, dead, "192.0.2.1", "192.0.2.1", dead)                   // in a zone
 	enter(t, 0, 7, dead6, "2001:db8::1", "2001:db8::1", dead6)             // IPv6
-	enter(t, 0, 8, "2001:db8::1", "2001:db8::2", dead6, "2001:db8::1")     // its DNAT
+	enter(t, 0, 8, "2001:db8::1", "2001:db8::2", dead6, "2001:db8::1")     // IPv6 with DNAT
 	enter(t, 0, 100, "10.88.0.70", "192.0.2.1", "192.0.2.1", "10.88.0.70") // others
 	enter(t, 9, 101, "10.88.0.8", "192.0.2.1", "192.0.2.1", "10.88.0.8")
 	enter(t, 0, 102, "fd00:88::8", "2001:db8::1", "2001:db8::1", "fd00:88::8")
@@ -102,8 +102,8 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// Forget lists and deletes more entries than fit into one message, in bounded memory. It
-// leaves none out, although it deletes entries while the table is listed.
+// Forget lists and deletes more entries than fit into one message, in bounded memory. Forget leaves out
+// no entry, although it deletes entries while the kernel lists the table.
 func TestForgetMany(t *testing.T) {
 	table := open(t)
 	const gone, kept = 3000, 1500

@@ -16,13 +16,13 @@ const (
 	attrZone  = 18 // CTA_ZONE
 
 	attrTupleIP    = 1 // CTA_TUPLE_IP, nested in a tuple
-	attrTupleProto = 2 // CTA_TUPLE_PROTO, likewise
+	attrTupleProto = 2 // CTA_TUPLE_PROTO, nested in a tuple, too
 
 	// Nested in CTA_TUPLE_IP are CTA_IP_V4_SRC and _DST, 1 and 2, and
 	// CTA_IP_V6_SRC and _DST, 3 and 4.
 
 	attrProtoTCP = 1 // CTA_PROTOINFO_TCP, nested in CTA_PROTOINFO
-	attrTCPState = 1 // CTA_PROTOINFO_TCP_STATE, nested in that: one byte
+	attrTCPState = 1 // CTA_PROTOINFO_TCP_STATE, nested in CTA_PROTOINFO_TCP: one byte
 
 	tcpTimeWait = 7 // TCP_CONNTRACK_TIME_WAIT (nf_conntrack_tcp.h)
 	tcpClose    = 8 // TCP_CONNTRACK_CLOSE
@@ -31,7 +31,7 @@ const (
 )
 
 // involves reports whether an entry, given as its attributes, names one of the addresses.
-// It looks at both directions, because with NAT an address is in one of them only.
+// It looks at both directions, because with NAT an address may be in one direction only.
 func involves(entry []byte, among map[netip.Addr]bool) bool {
 	for len(entry) > 0 {
 		typ, value, rest := next(entry)

@@ -12,43 +12,44 @@ import (
 
 // Rules are the agent's rules that the kernel applies only to a connection's first packet.
 type Rules struct {
-	Pools      []netip.Prefix // the rules are about connections from these
-	Masquerade bool           // connections to neither Pools nor Excluded get another source address
+	Pools      []netip.Prefix // the rules are about connections from these CIDRs
+	Masquerade bool           // connections to a destination outside Pools and Excluded get another source address
 	Excluded   []netip.Prefix
-	Blocked    []netip.Prefix // no connection goes here, except questions to name servers
+	Blocked    []netip.Prefix // no connection goes to these CIDRs, except questions to name servers
 	HostPort   HostPort       // nil: no port of the node leads to a pod
-	Missed     bool           // the rules were missing for a while, as far as anybody can tell
+	Missed     bool           // the rules were missing for a while, or may have been
 }
 
 // HostPort reports whether a port of the node (of tcp, udp or sctp) leads to a pod.
 type HostPort func(protocol string, at netip.AddrPort) bool
 
-// ForgetExposed deletes the entries of connections that the rules would not have let begin
-// as they did. Such connections began while the rules were missing, for example after
-// somebody had flushed the agent's nftables table, and would go on for as long as they
-// send. After the deletion, their next packet begins a new connection, under the rules.
+// ForgetExposed deletes the entries of connections that would not have begun, or not in this way, if
+// the rules had been there. Such connections began while the rules were missing, for example after
+// somebody had flushed the agent's nftables table, and would go on for as long as they send. After the
+// deletion, their next packet begins a new connection, under the rules.
 //
-// ForgetExposed also deletes such connections if they were answered: while the rules are
-// missing a pod can forge the answer, or forge a connection from a blocked address and
-// answer it later. It spares connections that end at the node itself, because these keep
-// their source under the rules, too.
+// ForgetExposed also deletes such connections if they were answered: while the rules are missing a pod
+// can forge the answer, or forge a connection from a blocked address and answer it later. ForgetExposed
+// spares connections that end at the node itself, because these keep their source under the rules, too.
 //
-// If the rules were missed, ForgetExposed also deletes entries of a pod's with another pod, or with
-// the node, that no NAT has touched and that no handshake began: while the rules are missing,
-// another pod can make such entries in the pod's name, and the other end can keep them. True
-// connections among them begin anew with their next packet, but count for the pod that sends the
+// If Missed is set, ForgetExposed also deletes entries between a pod and another pod, or the node, if
+// no NAT has touched them and their protocol has no handshake: while the rules are missing, another pod
+// can make such entries in the pod's name, and the other end can keep them. Among these entries there
+// may be true connections. They begin anew with their next packet, but count for the pod that sends the
 // packet: the pod at the other end may then have more connections than it began
-// (nft.Ruleset.Connections). TCP, SCTP and DCCP are spared,
-// because a pod may have more such connections than the rules let it resume, and so are
-// connections by a service's address, because the next packet may get another destination.
+// (nft.Ruleset.Connections). ForgetExposed spares TCP, SCTP and DCCP, because a pod may have more such
+// connections than the rules let it resume. It also spares connections by a service's address, because
+// their next packet may get another destination.
 //
-// And it deletes flows to a host port's pod that go to the node itself, because they began before
-// the port was mapped, or without the table: their next packet goes to the pod. It spares TCP,
-// because a TCP connection that began so has ended, or is with a program of the node.
+// ForgetExposed also deletes flows to a host port that go to the node itself, because they began before
+// the agent mapped the port, or without the table: after the deletion their next packet goes to the
+// host port's pod. It spares TCP, because a TCP connection that began so has ended, or is with a
+// program of the node.
 //
 // For the same reason it deletes flows of pods to which masquerade has given a port that is a host
-// port now: the machine at the flow's other end could not reach the host port's pod from its port
-// of that flow. TCP is spared: its connections would end, and few clients choose their own port.
+// port now: the machine at the flow's other end could not reach the host port's pod from the port that
+// the machine uses in that flow. ForgetExposed spares TCP: the connections would end, and few clients
+// choose their own port.
 //
 // It takes as long as Forget.
 func (t *Table) ForgetExposed(r Rules) error {

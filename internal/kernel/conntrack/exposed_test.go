@@ -36,8 +36,8 @@ func TestForgetExposed(t *testing.T) {
 	enter(t, 0, 17, pod, node, node, pod)   // to the node
 	enter(t, 0, 18, pod6, pod6, pod6, pod6) // to itself
 	unmissed := entries(t)
-	enter(t, 0, 80, pod, beyond, beyond, node)        // by what is a host port now
-	enterAt(t, 80, 0, 22, beyond, node, node, beyond) // to a host port, from before it was mapped
+	enter(t, 0, 80, pod, beyond, beyond, node)        // masquerade has given it what is a host port now
+	enterAt(t, 80, 0, 22, beyond, node, node, beyond) // to the node by a host port that was not mapped yet
 	enter(t, 0, 6, pod, beyond, beyond, pod)
 	enter(t, 7, 7, pod, beyond, beyond, pod)                 // in a zone
 	enter(t, 0, 8, pod, "203.0.113.5", beyond, pod)          // by a service's address
@@ -67,7 +67,7 @@ func TestForgetExposed(t *testing.T) {
 }
 
 // ForgetMapped deletes the flows that used a port before it became a host port: flows to the node
-// itself, and flows of any pool to which masquerade has given the port. It deletes no others, such
+// itself, and flows of any pool to which masquerade has given the port. It deletes no other flows, such
 // as flows between pods.
 func TestForgetMapped(t *testing.T) {
 	table := open(t)
@@ -83,12 +83,12 @@ func TestForgetMapped(t *testing.T) {
 	enterAt(t, 53, 0, 20, beyond, node, node, beyond)   // to a program of the node
 	enterAt(t, 80, 0, 21, beyond, node, pod, beyond)    // by the host port
 	enterAt(t, 80, 0, 22, beyond, other, other, beyond) // to the same port of another machine
-	enterTCP(t, pod, established, 80, other)            // a connection
+	enterTCP(t, pod, established, 80, other)            // a TCP connection
 	want := entries(t)
-	enter(t, 0, 80, pod, beyond, beyond, node)               // masqueraded by the host port
-	enterAt(t, 55, 0, 80, "10.89.0.7", beyond, beyond, node) // likewise, of another agent's
+	enter(t, 0, 80, pod, beyond, beyond, node)               // masqueraded as the host port
+	enterAt(t, 55, 0, 80, "10.89.0.7", beyond, beyond, node) // masqueraded as the host port, from another agent's pool
 	enterAt(t, 80, 0, 22, beyond, node, node, beyond)        // to the node itself
-	enterAt(t, 80, 0, 23, pod, node, node, pod)              // likewise, of a pod
+	enterAt(t, 80, 0, 23, pod, node, node, pod)              // from a pod to the node itself
 	must(t, table.ForgetMapped(func(protocol string, at netip.AddrPort) bool {
 		return protocol == "udp" && at == netip.MustParseAddrPort("192.0.2.9:80")
 	}))

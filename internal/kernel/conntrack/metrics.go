@@ -35,8 +35,8 @@ type metrics struct {
 // a receive buffer.
 const metricsBatch = 64
 
-// openMetrics opens the metrics of the calling thread's network namespace. It returns nil
-// if the kernel keeps none or does not let us find them.
+// openMetrics opens the metrics of the calling thread's network namespace. It returns nil if the kernel
+// keeps no metrics or does not let us find them.
 func openMetrics() (*metrics, error) {
 	family, err := netlink.GenlFamilyGet(metricsFamily)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EPROTONOSUPPORT) {

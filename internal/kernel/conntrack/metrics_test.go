@@ -12,9 +12,9 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// The node has spoken to two machines, and TCP remembers metrics of both. Forget of one of
-// them, among a thousand addresses that TCP knows nothing of, deletes its metrics; those
-// of the other machine stay.
+// The node has spoken to two machines, and TCP remembers metrics of both. A Forget of one machine's
+// address, among a thousand addresses that TCP knows nothing of, deletes this machine's metrics. The
+// metrics of the other machine stay.
 func TestForgetMetrics(t *testing.T) {
 	table := open(t)
 	there := nettest.Node(t)
@@ -61,8 +61,8 @@ func TestForgetMetrics(t *testing.T) {
 	}
 }
 
-// speak talks with a Serve, and lets it end the connection first. Otherwise this end's TCP
-// would remember nothing yet.
+// speak talks with a Serve, and lets it end the connection first. Otherwise the TCP of this end would
+// remember nothing yet.
 func speak(t *testing.T, to netip.AddrPort) {
 	t.Helper()
 	c, err := net.Dial("tcp", to.String())

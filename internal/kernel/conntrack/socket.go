@@ -31,7 +31,7 @@ const (
 type socket struct {
 	*nlsock.Socket
 	seq  uint32
-	room []byte // of a batch, to be used again
+	room []byte // the buffer of the last batch, for the next one
 }
 
 // openSocket opens a socket in the calling thread's network namespace. bus is
@@ -46,7 +46,7 @@ func openSocket(bus int) (*socket, error) {
 }
 
 // entries lists all entries of both families. It calls each with an entry's attributes,
-// which are valid until each returns. Its results are dump's.
+// which are valid until each returns. It returns what dump returns.
 func (s *socket) entries(each func(family byte, entry []byte) error) (interrupted bool, err error) {
 	s.seq++
 	return s.dump(header(nil, listEntries, unix.NLM_F_REQUEST, s.seq, anyFamily), func(body []byte) error {
@@ -57,10 +57,10 @@ func (s *socket) entries(each func(family byte, entry []byte) error) (interrupte
 	})
 }
 
-// dump sends a request for a list, which must be the socket's last message. It calls each
-// with the body of each answer, which is valid until each returns. It reports whether the
-// list changed under way, so that items may be missing. An error of each ends the list.
-// After any error the socket is of no more use.
+// dump sends a request for a list. The request must have the socket's last sequence number. It calls
+// each with the body of each answer, which is valid until each returns. It reports whether the list
+// changed meanwhile, so that items may be missing. An error of each ends the list. After any error the
+// socket is of no more use.
 func (s *socket) dump(request []byte, each func(body []byte) error) (interrupted bool, err error) {
 	flags := binary.NativeEndian.Uint16(request[offsetOfType+2:]) | unix.NLM_F_DUMP
 	binary.NativeEndian.PutUint16(request[offsetOfType+2:], flags)
@@ -94,7 +94,7 @@ func (s *socket) dump(request []byte, each func(body []byte) error) (interrupted
 	}
 }
 
-// batch collects deletions that go into one system call. A socket has one at a time.
+// batch collects deletions that go into one system call. A socket has one batch at a time.
 type batch struct {
 	s    *socket
 	out  []byte
@@ -118,8 +118,8 @@ func (d *batch) add(family byte, entry []byte) bool {
 	return true
 }
 
-// begin begins a message with at most so many bytes behind its header; false if the batch
-// has no room for it. The header's last four bytes are first and three zeros.
+// begin begins a message with at most `most` bytes behind its header; false if the batch has no room
+// for the message. The header's last four bytes are `first` and three zeros.
 func (d *batch) begin(typ uint16, first byte, most int) bool {
 	if len(d.out)+headerSize+most > batchSize && len(d.out) > 0 {
 		return false
@@ -130,7 +130,7 @@ func (d *batch) begin(typ uint16, first byte, most int) bool {
 	return true
 }
 
-// end ends the message that was begun last.
+// end ends the message that begin has begun last.
 func (d *batch) end() { binary.NativeEndian.PutUint32(d.out[d.last:], uint32(len(d.out)-d.last)) }
 
 // flush sends the deletions. It succeeds also if an entry is gone already.
@@ -178,7 +178,7 @@ func header(out []byte, typ, flags uint16, seq uint32, family byte) []byte {
 	return append(out, family, 0, 0, 0)
 }
 
-// message is one that came from the kernel.
+// message is a message from the kernel.
 type message struct {
 	typ, flags uint16
 	seq        uint32

@@ -15,16 +15,16 @@ import (
 
 // This file ends the node's own TCP connections (include/uapi/linux/sock_diag.h and
 // inet_diag.h). If a program of the node has sent something that a pod did not
-// acknowledge, the kernel repeats it for a quarter of an hour, and another pod may have
-// the address by then.
+// acknowledge, the kernel repeats the packet for a quarter of an hour, and another pod may have the
+// address by then.
 const (
 	listSockets   = 20 // SOCK_DIAG_BY_FAMILY
 	destroySocket = 21 // SOCK_DESTROY
 
-	// A request (struct inet_diag_req_v2) is family, protocol, two more bytes, the states
-	// that it asks for, and an id. An answer (struct inet_diag_msg) begins with family,
-	// state, two more bytes, and an id. An id (struct inet_diag_sockid) is two ports, two
-	// addresses, a link, and a cookie that no other socket ever has.
+	// A request (struct inet_diag_req_v2) is family, protocol, two more bytes, the states of the
+	// sockets to list, and an id. An answer (struct inet_diag_msg) begins with family, state, two more
+	// bytes, and an id. An id (struct inet_diag_sockid) is two ports, two addresses, a link, and a
+	// cookie that no other socket ever has.
 	requestProto = 1
 	requestSize  = 8 + idSize
 	answerState  = 1
@@ -35,8 +35,8 @@ const (
 	idSize       = 48
 
 	// A filter (INET_DIAG_REQ_BYTECODE) is a list of operations (struct inet_diag_bc_op).
-	// Each says how many bytes to go forward if it is true and if it is false. Going to the
-	// filter's end chooses the socket, going 4 bytes beyond it does not.
+	// Each operation says how many bytes to go forward if it is true and if it is false. Going to the
+	// filter's end chooses the socket; going 4 bytes beyond the end does not.
 	attrFilter = 1
 	opJump     = 1 // INET_DIAG_BC_JMP: always false
 	opPeer     = 8 // INET_DIAG_BC_D_COND, with a struct inet_diag_hostcond
@@ -46,8 +46,7 @@ const (
 
 	// silent are the states in which the kernel sends nothing by itself.
 	silent = 1<<unix.BPF_TCP_TIME_WAIT | 1<<unix.BPF_TCP_CLOSE | 1<<unix.BPF_TCP_LISTEN
-	// left are the states in which a socket without an inode is one that its program has
-	// closed.
+	// left are the states in which a socket has no inode only if its program has closed it.
 	left = 1<<unix.BPF_TCP_FIN_WAIT1 | 1<<unix.BPF_TCP_FIN_WAIT2 | 1<<unix.BPF_TCP_LAST_ACK | 1<<unix.BPF_TCP_CLOSING
 )
 
@@ -125,18 +124,18 @@ func (s *socket) endSockets(among map[netip.Addr]bool) error {
 	return b.flush()
 }
 
-// request completes the message that was begun last: it sets the protocol in the first
-// four bytes, and appends states and id.
+// request completes the message that begin has begun last: it sets the protocol in the first four
+// bytes, and appends states and id.
 func (d *batch) request(states uint32, id []byte) {
 	d.out[len(d.out)-4+requestProto] = unix.IPPROTO_TCP
 	d.out = append(binary.NativeEndian.AppendUint32(d.out, states), id...)
 }
 
-// endable reports whether Berth may have the kernel end a socket. A socket that its program
-// has closed is not: kernels without the fix "tcp: fix forever orphan socket caused by
-// tcp_abort" (Linux 6.11, and later releases of older series) would keep it for ever. They
-// give such a socket up by themselves within two minutes; without a route to the peer, it
-// makes its last try after one minute.
+// endable reports whether Berth may have the kernel end a socket. A socket that its program has closed
+// is not endable: kernels without the fix "tcp: fix forever orphan socket caused by tcp_abort" (Linux
+// 6.11, and later releases of older series) would keep it for ever. Kernels give such a socket up by
+// themselves within two minutes; without a route to the peer, the socket makes its last try after one
+// minute.
 func endable(answer []byte) bool {
 	hasProgram := binary.NativeEndian.Uint32(answer[answerInode:]) != 0
 	return hasProgram || left>>answer[answerState]&1 == 0
@@ -151,8 +150,8 @@ func peer(answer []byte) netip.Addr {
 	return netip.AddrFrom16([16]byte(raw)).Unmap()
 }
 
-// near returns a filter for sockets whose peer is in the smallest prefix that contains all
-// addresses of a family; nil if there are none. The filter is that coarse because it has to
+// near returns a filter for sockets whose peer is in the smallest prefix that contains all addresses in
+// among of a family; nil if among has none of the family. The filter is that coarse because it has to
 // be short, however many addresses there are: the kernel runs it on each socket.
 func near(among map[netip.Addr]bool, family func(netip.Addr) bool) []byte {
 	var low, high netip.Addr
@@ -189,18 +188,18 @@ func near(among map[netip.Addr]bool, family func(netip.Addr) bool) []byte {
 	return append(filter, first...)
 }
 
-// either returns a filter for sockets that one of two filters of near chooses. Each of the
-// two may be nil.
+// either returns a filter for sockets that one of two filters of near chooses. a, b or both may be nil.
 func either(a, b []byte) []byte {
 	if a == nil || b == nil {
 		return append(a, b...)
 	}
 	a = slices.Clone(a)
-	binary.NativeEndian.PutUint16(a[2:], uint16(len(a)+opSize)) // if a is false: go on behind the jump, at b
+	binary.NativeEndian.PutUint16(a[2:], uint16(len(a)+opSize)) // if filter a is false: go on behind the jump, at filter b
 	return slices.Concat(a, op(opJump, opSize, opSize+len(b)), b)
 }
 
-// op returns an operation's first 4 bytes. yes and no are how many bytes to go forward.
+// op returns an operation's first 4 bytes. yes and no are how many bytes to go forward if the operation
+// is true, and if it is false.
 func op(code byte, yes, no int) []byte {
 	return binary.NativeEndian.AppendUint16([]byte{code, byte(yes)}, uint16(no))
 }

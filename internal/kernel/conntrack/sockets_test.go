@@ -47,8 +47,8 @@ func peers(t testing.TB, addrs ...string) {
 	}()
 }
 
-// The node has connections of each sort to some addresses. Forget ends those to its
-// addresses, and their programs get an error; the others go on.
+// The node has connections of each sort to some addresses. Forget ends the connections to the addresses
+// that it is given, and their programs get an error. The other connections go on.
 func TestForgetEndsConnections(t *testing.T) {
 	table := open(t)
 	peers(t, "192.0.2.2", "192.0.2.3", "2001:db8::2", "2001:db8::3")

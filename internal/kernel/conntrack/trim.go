@@ -46,10 +46,10 @@ type Bounds struct {
 	Others bool // connections that others have begun, and connections to the pod, count as well, unless another pod has begun them
 }
 
-// hoard counts a pod's entries, those that Trim deletes first before others: see rank.
+// hoard counts a pod's entries by rank (see rank). Trim deletes entries of a low rank first.
 type hoard [8]int
 
-// open is the rank of a hoard's first entries that are not closed.
+// open is the lowest rank of entries whose connection is not closed.
 const open = 4
 
 // rank returns an entry's place in a hoard.
@@ -95,19 +95,19 @@ func (b Bounds) over(h hoard) (over hoard) {
 	return over
 }
 
-// Trim deletes entries of pods that have too many. whose gives the number of the pod that has
-// an address, of either family. Trim returns how many entries it deleted, by pod number.
+// Trim deletes entries of pods that have too many entries. The map whose gives the number of the pod
+// that has an address, of either family. Trim returns how many entries it deleted, by pod number.
 //
-// Among closed connections, and among others, it first deletes entries that no NAT has touched.
-// Such connections go on with their next packet, whereas a masqueraded connection is over with its
-// entry. And if somebody made entries in the pod's name while the rules were missing, no NAT has
-// touched these entries: they do not cost the pod its connections with the world. If two entries
-// are alike, Trim first deletes the one that the pod has not begun, because others can make a pod
-// have such entries.
+// Among the entries of closed connections, and among those of other connections, Trim first deletes
+// entries that no NAT has touched. Such connections go on with their next packet, whereas a masqueraded
+// connection is over with its entry. And if somebody made entries in the pod's name while the rules
+// were missing, no NAT has touched these entries: Trim deletes them before the pod's connections with
+// the world. If two entries are alike, Trim first deletes the entry that the pod has not begun, because
+// others can make a pod have such entries.
 //
-// It goes over the table once to count, and once more if a pod has too many. Each pass
-// takes 1.5 µs for each entry, and memory for two messages and the counts. Trim has
-// sockets of its own, so that no Forget waits for it.
+// Trim goes over the table once to count, and once more if a pod has too many entries. Each pass takes
+// 1.5 µs for each entry, and memory for two messages and the counts. Trim has sockets of its own, so
+// that no Forget waits for it.
 func (t *Table) Trim(ctx context.Context, whose map[netip.Addr]int, b Bounds) (gone map[int]int, err error) {
 	own := &Table{at: t.at}
 	defer own.Close()
@@ -151,9 +151,10 @@ func (t *Table) Trim(ctx context.Context, whose map[netip.Addr]int, b Bounds) (g
 	return gone, err
 }
 
-// hoarder returns the number of the pod for which an entry counts, and the entry's rank; ok is
-// false if it counts for none. An entry counts for the pod that began it. If no pod began it, and
-// if Others is set, it counts for the pod that it goes to. So no entry counts twice.
+// hoarder returns the number of the pod for which an entry counts, and the entry's rank; ok is false if
+// the entry counts for no pod. An entry counts for the pod that began its connection. If no pod began
+// the connection, and if Others is set, the entry counts for the pod that the connection goes to. So no
+// entry counts twice.
 func (b Bounds) hoarder(entry []byte, whose map[netip.Addr]int) (n, r int, ok bool) {
 	var orig ends
 	var closed, translated, begun bool
@@ -166,7 +167,7 @@ func (b Bounds) hoarder(entry []byte, whose map[netip.Addr]int) (n, r int, ok bo
 			if n, begun = whose[orig.src]; !begun && !b.Others {
 				return 0, 0, false
 			}
-		case attrReply: // the kernel lists it behind the original direction
+		case attrReply: // the kernel lists the reply behind the original direction
 			reply := endsOf(value)
 			translated = !untranslated(orig, reply)
 			if ok = begun; !begun {
@@ -174,7 +175,7 @@ func (b Bounds) hoarder(entry []byte, whose map[netip.Addr]int) (n, r int, ok bo
 			}
 		case attrProto:
 			state := inside(inside(value, attrProtoTCP), attrTCPState)
-			closed = len(state) == 1 && (state[0] == tcpTimeWait || state[0] == tcpClose) // which the rules do not count any more
+			closed = len(state) == 1 && (state[0] == tcpTimeWait || state[0] == tcpClose) // the rules do not count such a connection any more
 		}
 	}
 	return n, rank(closed, translated, begun), ok

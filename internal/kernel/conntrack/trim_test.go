@@ -23,7 +23,7 @@ const (
 )
 
 // enterTCP makes n entries of TCP connections in a state, from src to somebody outside, or to
-// another address. With a second one, the source is translated into that.
+// another address. A second address in other is the address into which NAT has translated the source.
 func enterTCP(t *testing.T, src string, state uint8, n int, other ...string) {
 	t.Helper()
 	dst, back := "192.0.2.1", src
@@ -49,9 +49,9 @@ func enterTCP(t *testing.T, src string, state uint8, n int, other ...string) {
 }
 
 // If a pod has begun too many connections, Trim deletes closed ones until the pod has no
-// more than it may have, and others only if the pod has too many without the closed ones.
-// It counts both families together. It deletes nothing of a pod that has fewer, or of an
-// address without a number.
+// more than it may have, and other connections only if the pod has too many without the closed ones.
+// Trim counts both families together. It deletes no entries of a pod that has fewer, or of an address
+// without a number.
 func TestTrim(t *testing.T) {
 	table := open(t)
 	patient, greedy, modest, stranger := "10.88.0.1", "10.88.0.2", "10.88.0.3", "10.88.0.4"
@@ -166,7 +166,7 @@ func TestTrimCountsOthers(t *testing.T) {
 	}
 }
 
-// Trim deletes connections that no NAT has touched before others, so that entries which
+// Trim deletes connections that no NAT has touched before other connections, so that entries which
 // somebody has made in a pod's name do not cost the pod its connections with the world.
 func TestTrimSparesTranslated(t *testing.T) {
 	table := open(t)

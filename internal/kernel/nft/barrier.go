@@ -12,20 +12,20 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// Barrier is a chain of somebody else's that drops what pods send through the node, or may
-// drop it.
+// Barrier is another program's chain that drops packets that pods send through the node, or may drop
+// them.
 type Barrier struct {
 	BaseChain
-	IPv6 bool // the pods' packets that it drops are of IPv6; else of IPv4
-	// Sure says that for a pool every way through the chain ends in a drop. Otherwise some way
-	// does: it depends on what the packet is, or on rules that cannot be judged.
+	IPv6 bool // the chain drops the pods' IPv6 packets; else their IPv4 packets
+	// Sure says that for a pool every way through the chain ends in a drop. Otherwise only some ways
+	// end in a drop: the way depends on what the packet is, or on rules that Barriers cannot judge.
 	Sure bool
 }
 
 // Barriers finds the chains that stop pods. For each family of s.Pools it judges what forward
 // chains of other tables do with a packet that begins a connection from a pod to somewhere
-// beyond an uplink: to drop that is the usual mistake of firewalls that know nothing of Berth.
-// It reads only the rules that such a packet can come to.
+// beyond an uplink: firewalls that know nothing of Berth usually make the mistake of dropping such
+// packets. Barriers reads only the rules that such a packet can come to.
 func Barriers(s Sender) ([]Barrier, error) {
 	c, err := nftables.New(nftables.AsLasting())
 	if err != nil {
@@ -52,7 +52,7 @@ func Barriers(s Sender) ([]Barrier, error) {
 					continue
 				}
 				one := s
-				one.Pools = []netip.Prefix{pool} // a rule may let one pool through, and not the next
+				one.Pools = []netip.Prefix{pool} // a rule may let one pool's packets through, and not the next pool's
 				fate := b.fate(judge{conn: c, sender: one, ipv6: v6, budget: mostRules})
 				stops = stops || fate&dropped != 0
 				barrier.Sure = barrier.Sure || fate == dropped
@@ -65,7 +65,7 @@ func Barriers(s Sender) ([]Barrier, error) {
 	return found, nil
 }
 
-// fate returns what may become of the packet that a judge follows: accepted, dropped or both.
+// fate returns whether the chain accepts or drops the packet that a judge follows, or may do both.
 func (b BaseChain) fate(j judge) fate {
 	all := j.chain(b.chain, 0)
 	switch at := goesOn | returns; {
@@ -79,8 +79,8 @@ func (b BaseChain) fate(j judge) fate {
 }
 
 const (
-	mostRules = 20_000 // that are read for one chain
-	mostDeep  = 16     // jumps within each other, as many as the kernel allows (NFT_JUMP_STACK_SIZE)
+	mostRules = 20_000 // how many rules and elements a judge reads for one base chain
+	mostDeep  = 16     // how many jumps may be nested, as many as the kernel allows (NFT_JUMP_STACK_SIZE)
 )
 
 // fate is a set of what may become of the packet.
@@ -89,8 +89,8 @@ type fate uint8
 const (
 	accepted fate = 1 << iota
 	dropped
-	goesOn   // it comes to the next rule or, of a chain, to the chain's end
-	returns  // it leaves the chain for the one that it came from
+	goesOn   // the packet comes to the next rule or, as a chain's fate, to the chain's end
+	returns  // the packet leaves the chain for the chain that it came from
 	anything = accepted | dropped | goesOn
 )
 
@@ -134,7 +134,7 @@ func (j *judge) chain(c *nftables.Chain, depth int) fate {
 	return all | goesOn
 }
 
-// rule returns whether a rule applies to the packet, and what becomes of it then.
+// rule returns whether a rule applies to the packet, and what becomes of the packet if the rule does.
 func (j *judge) rule(r *nftables.Rule, depth int) (answer, fate) {
 	at := matcher{judge: j, rule: r, regs: map[uint32]loaded{}}
 	for _, e := range r.Exprs {
@@ -164,8 +164,8 @@ func (j *judge) rule(r *nftables.Rule, depth int) (answer, fate) {
 	return at.so(), goesOn
 }
 
-// verdict returns what a verdict does. A packet comes back from a jump to the next rule, and
-// from a goto to where it would have come at the end of the present chain.
+// verdict returns what a verdict does. After a jump a packet comes back to the next rule. After a goto
+// it comes back to where the end of the present chain would have sent it.
 func (j *judge) verdict(t *nftables.Table, v *expr.Verdict, depth int) fate {
 	switch v.Kind {
 	case expr.VerdictAccept, expr.VerdictStop:

@@ -19,26 +19,26 @@ import (
 
 var errTooMany = errors.New("too many elements")
 
-// Sender describes the packet that Barriers follows: the packet comes by a pod's host veth from an
-// address of the pools, begins a connection, and leaves by one of the uplinks.
+// Sender describes the packet that Barriers follows: the packet comes by the host end of a pod's link,
+// from an address of the pools, begins a connection, and leaves by one of the uplinks.
 type Sender struct {
 	Instance string // of the agent, whose links' names begin with stamp.Links; "": not known
 	Pools    []netip.Prefix
 	Uplinks  []string                        // names; none: not known
-	Name     func(index int) (string, error) // of a link
+	Name     func(index int) (string, error) // returns the name of the link with an index
 }
 
 // loaded is what a register has: which field of the packet, and which bits of it.
 type loaded struct {
 	field  field
 	mask   []byte // nil: all
-	length int    // of the field's beginning that was loaded, in bytes; 0: all
+	length int    // how many bytes of the field's beginning the rule loaded; 0: all
 }
 
 type field int
 
 const (
-	something field = iota // that the judge knows nothing of
+	something field = iota // a field that the judge does not know
 	inName
 	outName
 	inIndex
@@ -54,8 +54,8 @@ const (
 // iptables (NF_CT_STATE_BIT, XT_CONNTRACK_STATE_BIT).
 const ctNew = 8
 
-// ipsDstNAT is the status of a connection that was redirected, as the first packet of a pod to
-// somewhere beyond the node is not (IPS_DST_NAT).
+// ipsDstNAT is the status bit of a redirected connection (IPS_DST_NAT). The packet that a judge
+// follows, on its way to somewhere beyond the node, is of no redirected connection.
 const ipsDstNAT = 1 << 5
 
 // matcher goes through the expressions of one rule.
@@ -116,8 +116,8 @@ var metaFields = map[expr.MetaKey]field{
 	expr.MetaKeyNFPROTO: protocolFamily,
 }
 
-// payload says what a rule loads of the packet: an address, or the beginning of one, where the
-// rule compares a network whose length is a multiple of 8.
+// payload says what a rule loads of the packet: an address, or only the beginning of an address if the
+// rule compares it with a network whose length is a multiple of 8.
 func (m *matcher) payload(e *expr.Payload) loaded {
 	f := ipv4
 	if m.judge.ipv6 {
@@ -209,7 +209,7 @@ func (m *matcher) equal(r loaded, data []byte) answer {
 	return maybe
 }
 
-// comesBy answers whether the packet's first link has a name (see literal).
+// comesBy answers whether the link that the packet comes in by has a name (see literal).
 func (s Sender) comesBy(raw string) answer {
 	pods := "b"
 	if s.Instance != "" {
@@ -218,7 +218,7 @@ func (s Sender) comesBy(raw string) answer {
 	name, exact := literal(raw)
 	switch {
 	case exact && stamp.IsLink(name) && strings.HasPrefix(name, pods), !exact && len(name) > len(pods) && strings.HasPrefix(name, pods):
-		return maybe // it is one of the pods
+		return maybe // the name may be that of the pod's link
 	case !exact && strings.HasPrefix(pods, name):
 		return yes
 	}
@@ -246,8 +246,8 @@ func (s Sender) leavesBy(raw string) answer {
 	return maybe
 }
 
-// literal reads a link's name as rules have it: with a NUL behind it or, if it is only the
-// beginning of names, as in br-*, without one.
+// literal reads a link's name as rules have it: with a NUL behind a whole name, and without a NUL
+// behind the beginning of names, as in br-*.
 func literal(raw string) (name string, exact bool) {
 	name, _, exact = strings.Cut(raw, "\x00")
 	return name, exact
@@ -274,10 +274,10 @@ func (m *matcher) network(r loaded, data []byte) (netip.Prefix, bool) {
 	return netip.PrefixFrom(addr, bits), ok
 }
 
-// within answers whether the packet's source is in a network, or its destination, which is in
-// no pool.
+// within answers whether the packet's source is in a network, or with destination whether the packet's
+// destination is. The destination is in no pool.
 func (s Sender) within(network netip.Prefix, destination bool) answer {
-	pool := s.Pools[0] // the judge's sender has one
+	pool := s.Pools[0] // Barriers gives each judge a sender with one pool
 	switch {
 	case network.Bits() == 0:
 		return yes

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// Firewalls of other programs, and what each does with a pod's packet.
+// Barriers judges what each of these firewalls of other programs does with a pod's packet.
 func TestBarriers(t *testing.T) {
 	nettest.Need(t)
 	sender := nft.Sender{
@@ -111,11 +111,12 @@ func TestBarriers(t *testing.T) {
 	}
 }
 
-// load is `nft -f`, until the test ends. A ; stands before the } of each chain.
+// load loads a ruleset by `nft -f`, until the test ends. The ruleset must have a ; before the } of each
+// chain.
 func load(t *testing.T, ruleset string) {
 	t.Helper()
 	cmd := exec.Command(nettest.Program(t, "nft"), "-f", "-")
-	cmd.Stdin = strings.NewReader(strings.ReplaceAll(ruleset, "; }", "\n}\n")) // nft wants a line's end before them
+	cmd.Stdin = strings.NewReader(strings.ReplaceAll(ruleset, "; }", "\n}\n")) // nft wants a newline before a }
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", ruleset, err, out)
 	}
@@ -154,7 +155,7 @@ func TestBarriersOfIptables(t *testing.T) {
 	}
 }
 
-// Base chains are shown in nft's words, of every family.
+// BaseChains shows the base chains of every family in nft's words.
 func TestBaseChains(t *testing.T) {
 	nettest.Need(t)
 	load(t, `table arp a { chain i { type filter hook input priority 0; } }

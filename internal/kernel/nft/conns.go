@@ -11,28 +11,29 @@ import (
 )
 
 // conns keeps sockets open as long as somebody watches, because closing a netfilter socket
-// is slow. After anybody's transaction, a program that closes one waits 10 to 20 ms until
-// the kernel has freed what the transaction deleted, and all other transactions of the
-// namespace wait for it meanwhile (nft_rcv_nl_event). Thanks to the open sockets, an agent
-// that puts its table back after `nft flush ruleset` can be done before nft closes its
-// socket; if it is later, it waits that long.
+// is slow. After anybody's transaction, a program that closes a netfilter socket waits 10 to 20 ms
+// until the kernel has freed what the transaction deleted, and all other transactions of the namespace
+// wait for that program meanwhile (nft_rcv_nl_event). Thanks to the open sockets, an agent that puts
+// its table back after `nft flush ruleset` can be done before nft closes its socket; if the agent is
+// later, it waits those 10 to 20 ms.
 type conns struct {
 	tables *Tables
 
 	mu      sync.Mutex
 	watches int
-	writer  *writer         // nil: a caller uses it, it could not be opened, or nobody watches
-	reader  *netlink.Conn   // the same
-	ports   map[uint32]bool // of the open writers; the news of a transaction name the port that made it
+	writer  *writer         // nil: a caller uses the writer, opening it failed, or nobody watches
+	reader  *netlink.Conn   // nil: for the same reasons
+	ports   map[uint32]bool // the ports of the open writers; the news of a transaction name the port of the socket that made it
 }
 
 // writer is a connection for transactions.
 type writer struct {
 	*netlink.Conn
-	port uint32 // its netlink address in the namespace, which no other socket has while it is open
+	port uint32 // its netlink address in the namespace, which no other socket has while the writer is open
 }
 
-// watch opens the sockets. A socket that cannot be opened now is opened when it is needed.
+// watch opens the sockets. If watch cannot open a socket now, a caller opens it when it needs the
+// socket.
 func (c *conns) watch() {
 	writer, werr := c.tables.openWriter()
 	reader, rerr := c.tables.openReader()
@@ -64,8 +65,8 @@ func (c *conns) unwatch() {
 }
 
 // takeWriter returns a connection for one transaction. If the transaction succeeded, the
-// caller gives the connection back by giveWriter. Otherwise it closes it by dropWriter,
-// because unread answers may be left in it.
+// caller gives the connection back by giveWriter. Otherwise the caller closes the connection by
+// dropWriter, because unread answers may be left in it.
 func (c *conns) takeWriter() (*writer, error) {
 	c.mu.Lock()
 	w := c.writer
@@ -108,7 +109,8 @@ func (c *conns) own(port uint32) bool {
 	return c.ports[port]
 }
 
-// reading calls read, again if the tables change meanwhile (atOnce), with a socket for requests.
+// reading calls read with a socket for requests, and calls read again if the tables change meanwhile
+// (atOnce).
 func (c *conns) reading(read func(*netlink.Conn) error) error {
 	return c.asking(func(r *netlink.Conn) error {
 		_, err := atOnce(r, func() error { return read(r) })
@@ -130,8 +132,8 @@ func (c *conns) asking(ask func(*netlink.Conn) error) error {
 	return nil
 }
 
-// takeReader returns a socket for requests. The caller gives it back by giveReader if all
-// requests were answered, and closes it otherwise.
+// takeReader returns a socket for requests. The caller gives the socket back by giveReader if the
+// kernel has answered all requests, and closes the socket otherwise.
 func (c *conns) takeReader() (*netlink.Conn, error) {
 	c.mu.Lock()
 	r := c.reader

@@ -9,7 +9,7 @@ import (
 )
 
 // As long as somebody watches, neither transactions nor reads wait until a socket is
-// closed. An error of one does not reach the next, and no socket stays open at the end.
+// closed. An error of one transaction does not reach the next, and no socket stays open at the end.
 func TestConns(t *testing.T) {
 	tables := Open(nettest.Node(t))
 	r := sample()

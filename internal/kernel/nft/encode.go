@@ -36,16 +36,16 @@ type writeAddress struct {
 	header                 bool // the network header has a checksum, too
 }
 
-// writeBack writes a register over a part of the transport's header that the rule has loaded into
-// it, so that no checksum changes.
+// writeBack writes a register over a part of the transport's header that the rule has loaded into the
+// register, so that no checksum changes.
 type writeBack struct {
 	expr.Any               // nil: the library never sees one
 	offset, size, register uint32
 }
 
 // unready is how long a socket may not be ready to send or receive. The kernel answers before a
-// request returns, so nobody has to wait for that. But after EINTR the library waits for news that
-// the socket is ready, and no such news come if the socket has been ready all the time.
+// request returns, so nobody has to wait for the socket. But after EINTR the library waits for news
+// that the socket is ready, and no such news come if the socket has been ready all the time.
 const unready = 2 * time.Second
 
 // sumAt is where an IPv4 header has its checksum, in bytes.
@@ -57,7 +57,7 @@ type request struct {
 	err      error // the first error of encoding
 }
 
-// add appends a message about a table of family inet. The kernel answers each with an ack.
+// add appends a message about a table of family inet. The kernel answers each message with an ack.
 func (r *request) add(msg uint16, flags netlink.HeaderFlags, attrs ...netlink.Attribute) {
 	r.messages = append(r.messages, netlink.Message{
 		Header: netlink.Header{Type: messageType(msg), Flags: netlink.Request | netlink.Acknowledge | flags},
@@ -150,8 +150,8 @@ func (r *request) addMembers(table string, id uint32, set string, members []nfta
 		r.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, list...))
 }
 
-// addEntries adds elements to a set or map of host ports, which is there, or which the
-// transaction makes with this id.
+// addEntries adds elements to a set or map of host ports. If id is 0 the set is in the kernel's table
+// already; otherwise the transaction makes the set, with this id.
 func (r *request) addEntries(table string, id uint32, set string, entries []entry) {
 	for part := range slices.Chunk(entries, entriesPerMessage) {
 		list := make([]netlink.Attribute, len(part))
@@ -173,8 +173,8 @@ func (r *request) addEntries(table string, id uint32, set string, entries []entr
 	}
 }
 
-// deleteEntries deletes elements of a set or map of host ports. If one is not there the
-// transaction fails.
+// deleteEntries deletes elements of a set or map of host ports. If the set lacks one of the elements
+// the transaction fails.
 func (r *request) deleteEntries(table, set string, entries []entry) {
 	for part := range slices.Chunk(entries, entriesPerMessage) {
 		list := make([]netlink.Attribute, len(part))
@@ -287,14 +287,14 @@ func (r *request) commit(c *netlink.Conn) error {
 			return err
 		}
 		if _, err := c.Receive(); err != nil {
-			return err // the first error is the reason; later ones follow from it
+			return err // the first error is the reason; later errors follow from the first
 		}
 	}
 	return nil
 }
 
 // sendBatch sends messages as one transaction. When it returns, the kernel has carried the
-// transaction out, or has refused it: its answers tell.
+// transaction out, or has refused it: the kernel's answers tell which.
 func sendBatch(c *netlink.Conn, messages ...netlink.Message) error {
 	// struct nfgenmsg; its resource id names the subsystem that the batch is for
 	whose := binary.BigEndian.AppendUint16([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES)

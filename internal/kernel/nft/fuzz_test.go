@@ -23,8 +23,8 @@ func samples() []expr.Any {
 	return list
 }
 
-// A written expression is read as the same expression; one that Berth does not use equals none
-// of Berth's.
+// The package reads a written expression as the same expression. An expression that Berth does not use
+// equals none of Berth's.
 func TestExpression(t *testing.T) {
 	for _, e := range samples() {
 		var r request
@@ -55,8 +55,8 @@ func FuzzExpression(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, raw []byte) { expression(raw) })
 }
 
-// A comment that Berth wrote is read as it was written, and any other user data is read as
-// something else.
+// commentOf reads a comment that Berth wrote as Berth wrote it, and returns something else for any
+// other user data.
 func FuzzComment(f *testing.F) {
 	f.Add(comment("ownerowner"))
 	f.Add([]byte{0, 200, 'x'})

@@ -8,19 +8,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// heads are the parts of a transport's header that copyHeads writes back, in bytes: an ICMP
-// header; behind it, as far as an error has them, the IPv4 header and the ports of the packet that
-// it is about; and the same for IPv6.
+// heads are the parts of a transport's header that copyHeads writes back, in bytes: an ICMP header;
+// behind this header, as far as an ICMP error has them, the IPv4 header and the ports of the packet
+// that the error is about; and the same for IPv6.
 var heads = []writeBack{
 	{offset: 4, size: 4, register: reg}, {offset: 20, size: 16, register: reg}, {offset: 40, size: 16, register: reg},
 }
 
 // copyHeads copies what the rules read of a live link's packet into memory that only the kernel
 // writes. A pod can send packets whose contents stay in its own pages (PACKET_TX_RING, splice),
-// and change them until somebody reads them for the last time: the rules could see an echo request,
-// and the receiver an error. If a rule writes bytes of a packet, the kernel copies
-// all bytes before them, even if the rule writes the same bytes (nft_payload_set_eval,
-// skb_ensure_writable).
+// and change the contents until somebody reads them for the last time: the rules could see an echo
+// request, and the receiver an error. If a rule writes bytes of a packet, the kernel copies all bytes
+// before them, even if the rule writes the same bytes (nft_payload_set_eval, skb_ensure_writable).
 //
 //	iifgroup != 1073741824 accept
 //	ip protocol != icmp accept
@@ -30,10 +29,10 @@ var heads = []writeBack{
 //	@th,160,128 set @th,160,128
 //	@th,320,128 set @th,320,128
 //
-// A packet that is too short for a rule, or is a fragment without the beginning, passes
-// unchanged. IPv6 may have further headers before ICMP, which a pod can change, too. So the
-// rules copy everything of IPv6 but plain TCP and UDP, which the receiver's kernel copies (early
-// demux) or which rewriting of ports does.
+// A packet that is too short for a rule, or is a fragment without the beginning, passes unchanged. IPv6
+// may have further headers before ICMP, and a pod can change these headers, too. So the rules copy
+// everything of IPv6 but plain TCP and UDP. The receiver's kernel (early demux) or the rewriting of
+// ports copies TCP and UDP headers.
 func copyHeads(group uint32) []rule {
 	accept := &expr.Verdict{Kind: expr.VerdictAccept}
 	rules := []rule{
@@ -65,8 +64,8 @@ func copyHeads(group uint32) []rule {
 	return rules
 }
 
-// carries accepts a packet of the family if the protocol that its header names at offset is this
-// one (op CmpOpEq), or if it is not (op CmpOpNeq).
+// carries returns a rule that accepts a packet of the family if the byte at offset in the packet's
+// header is proto (op CmpOpEq), or if the byte is not proto (op CmpOpNeq).
 func (f family) carries(text string, offset uint32, op expr.CmpOp, proto byte) rule {
 	return rule{text: text, exprs: append(f.load(offset, 1),
 		&expr.Cmp{Op: op, Register: reg, Data: []byte{proto}},

@@ -20,8 +20,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// newHostile is newNode with both pods' links in the live group. It also returns frames by
-// which pod a sends.
+// newHostile makes newNode's world, moves both pods' links to the live group, and writes a table. It
+// also returns the frames by which pod a sends.
 func newHostile(t *testing.T, edit func(*Ruleset)) (w *world, a, b, beyond *place, from *frames, r Ruleset) {
 	w, a, b, beyond = newNode(t)
 	r = sample()
@@ -34,8 +34,7 @@ func newHostile(t *testing.T, edit func(*Ruleset)) (w *world, a, b, beyond *plac
 }
 
 // overhear records the packets that arrive at a place by a network such as "udp4" or
-// "ip6:tcp", for any address, until the test ends. Of each it records the part from
-// "say " on.
+// "ip6:tcp", for any address, until the test ends. Of each packet it records the part from "say " on.
 func (w *world) overhear(p *place, network, address string) {
 	w.t.Helper()
 	var conn net.PacketConn
@@ -67,7 +66,7 @@ func (w *world) overhear(p *place, network, address string) {
 	}()
 }
 
-// said reports whether a text was overheard at a place.
+// said reports whether overhear has recorded a text at a place.
 func (w *world) said(text string, p *place) bool {
 	_, ok := w.source(text + " at " + p.name)
 	return ok
@@ -91,7 +90,7 @@ func TestNobody(t *testing.T) {
 		if dst.Is6() {
 			from.send(packet(nobody, dst, unix.IPPROTO_ICMPV6, echo("nobody's echo to "+to)))
 		}
-		nettest.Eventually(t, "its own to "+to, func() bool { // behind the other in the same queue
+		nettest.Eventually(t, "its own to "+to, func() bool { // behind the other datagram in the same queue
 			from.send(packet(own, dst, unix.IPPROTO_UDP, udp(68, 67, "say own to "+to)))
 			return w.said("own to "+to, w.node)
 		})
@@ -108,7 +107,7 @@ func TestNobody(t *testing.T) {
 }
 
 // A pod does not reach the node's loopback addresses, even if somebody has opened them to
-// links. Packets from other links still reach them: those are not Berth's business.
+// links. Packets from other links still reach these addresses: such packets are not Berth's business.
 func TestLoopback(t *testing.T) {
 	w, a, b, _, from, r := newHostile(t, func(*Ruleset) {})
 	w.inside(w.node.at, func() error { return ns.SetSysctl("ipv4/conf/all/route_localnet", "1") })
@@ -241,23 +240,22 @@ func (w *world) sayTo(at *ns.Netns, to netip.AddrPort, text string) {
 			return err
 		}
 		defer conn.Close()
-		_, _ = conn.Write([]byte(text)) // the test looks at whether it arrives
+		_, _ = conn.Write([]byte(text)) // the test looks at whether the datagram arrives
 		return nil
 	})
 }
 
-// A pod opens as many connections as it may, whatever source addresses it uses, and its
-// open ones go on. Another pod can still open its own. Verify does not take what packets
-// leave in the table for a change. When the pod's entries are gone, it can open
-// connections again.
+// A pod opens as many connections as it may, whatever source addresses it uses, and its open
+// connections go on. Another pod can still open its own connections. Verify does not take what packets
+// leave in the table for a change. When the pod's entries are gone, it can open connections again.
 func TestLimit(t *testing.T) {
 	for _, tt := range []struct {
 		allowed     uint32
 		flows       int
 		least, most int // entries
 	}{
-		{100, 1000, 100, 100},     // each is counted
-		{4096, 12000, 2700, 5500}, // one of 16 is: five standard deviations
+		{100, 1000, 100, 100},     // the rules count each connection
+		{4096, 12000, 2700, 5500}, // the rules count one of 16: the bounds are five standard deviations apart from the limit
 	} {
 		t.Run(fmt.Sprint(tt.allowed), func(t *testing.T) {
 			w, a, b, beyond, from, r := newHostile(t, func(r *Ruleset) { r.Connections = tt.allowed })
@@ -324,7 +322,7 @@ func TestLimitOfThePatient(t *testing.T) {
 	rested := func() { nftRun(t, w.node.at, "", "flush", "set", "inet", r.Table(), crowded.name) }
 	open(2 * allowed)
 	many := w.entries()
-	for range 20 { // without strict links each time some 16 come through
+	for range 20 { // without strict links some 16 connections would come through each time
 		rested()
 		open(inRow)
 	}
@@ -346,9 +344,9 @@ func TestLimitOfThePatient(t *testing.T) {
 	}
 }
 
-// A pod opens TCP connections and closes them; the kernel does not count closed ones. The
-// pod can do so only as fast as its bucket fills. That limits neither other protocols nor
-// another pod.
+// A pod opens TCP connections and closes them; the kernel does not count closed connections. The pod
+// can go on only as fast as its bucket fills. The bucket limits neither other protocols nor another
+// pod.
 func TestHaste(t *testing.T) {
 	const allowed = 100
 	w, a, b, beyond, from, r := newHostile(t, func(r *Ruleset) { r.Connections, r.Masquerade = allowed, false })
@@ -372,14 +370,14 @@ func TestHaste(t *testing.T) {
 	if n := w.entries(); n != allowed {
 		t.Errorf("%d entries, want %d", n, allowed)
 	}
-	w.forget(a) // as good as closed
+	w.forget(a) // the kernel's entries are gone, as if the pod had closed the connections
 	open(from, a)
 	if n := w.entries(); n >= allowed/2 {
 		t.Errorf("%d entries more at once, want what half a minute's share of them is", n)
 	}
 	w.forget(a)
-	// If it took long to open these connections, the bucket had a token for one too many, and
-	// the link rests.
+	// If it took the test long to open these connections, the bucket had a token for one connection too
+	// many, and the link rests.
 	nftRun(t, w.node.at, "", "flush", "set", "inet", r.Table(), crowded.name)
 	for sport := range uint16(allowed) {
 		from.send(packet(a.addrs[0], beyond.addrs[0], unix.IPPROTO_UDP, udp(1000+sport, 67, "")))
@@ -395,8 +393,8 @@ func TestHaste(t *testing.T) {
 }
 
 // The node hears no segment of a live link by which it would speak MPTCP, however many such
-// options the segment has. It hears a segment that begins with one such option, but without the
-// option, and segments with other options. Packets of other links keep their options.
+// options the segment has. The node hears a segment that begins with one such option, but without that
+// option. It also hears segments with other options. Packets of other links keep their options.
 func TestMultipath(t *testing.T) {
 	w, a, b, _, from, r := newHostile(t, func(*Ruleset) {})
 	w.group(b, r.Live+1)
@@ -447,7 +445,7 @@ func TestMultipath(t *testing.T) {
 }
 
 // If the kernel lacks an expression of another rule, Complete looks for the expression again
-// and again. That does not give a pod its share anew.
+// and again. These tries do not give a pod its share anew.
 func TestLimitOutlivesComplete(t *testing.T) {
 	const allowed = 100
 	w, a, _, beyond, from, r := newHostile(t, func(r *Ruleset) { r.Connections = allowed })
@@ -518,7 +516,7 @@ func (w *world) entries() (n int) {
 	return n
 }
 
-// forget deletes a pod's entries, as the kind flows does when a pod goes.
+// forget deletes a pod's entries, as the kind flows does when the agent releases a pod.
 func (w *world) forget(p *place) {
 	c, err := conntrack.Open(w.node.at)
 	must(w.t, err)

@@ -12,13 +12,13 @@ import (
 
 // The rules here limit how many connections a pod has, by counting a sample of them. The
 // kernel counts by walking the list of the connections that it counts (nf_conncount),
-// once a tick. If all 10,000 connections of a pod were counted, opening one would cost 30
-// times as much; counting one in 64 costs a quarter of a microsecond. The rules choose
-// the counted connections at random, so that no pod can choose to open uncounted ones.
+// once a tick. If the rules counted all 10,000 connections of a pod, opening a connection would cost 30
+// times as much. Counting one connection in 64 costs a quarter of a microsecond. The rules choose the
+// counted connections at random, so that no pod can choose to open uncounted ones.
 //
-// Counts are kept by link index: a pod has one limit, no matter which addresses it has or pretends
-// to have, and no other pod's link has the same index. The counts of a pod that
-// is gone harm nobody; the kernel forgets them by and by.
+// The kernel keeps the counts by link index: a pod has one limit, no matter which addresses it has or
+// pretends to have, and no other pod's link has the same index. The counts of a pod that is gone harm
+// nobody; the kernel forgets them by and by.
 
 const (
 	// leastCounted is how many connections the sample holds at least when a link is at
@@ -27,7 +27,7 @@ const (
 	leastCounted = 256
 	// mostSampled is how many connections one counted connection stands for, at most.
 	mostSampled = 64
-	// rest is how long a link can open no connections after it had one too many.
+	// rest is how long a link can open no connections after it had one connection too many.
 	rest = 5 * time.Second
 	// remembered is how long a link stays strict after it had one connection too many. A
 	// strict link has to show that it has room again before it opens a connection (see
@@ -37,25 +37,25 @@ const (
 	remembered = time.Hour
 
 	// refillsPerMinute says how fast a bucket fills. A link's bucket has as many tokens as
-	// the link may have connections (its share), and an empty one is full again after half
-	// a minute. So within two minutes a pod can fill at most six times its share of
-	// entries: one share of connections that have long been open, one share that it opened
-	// at once and closed, and four shares that it opened and closed as the bucket filled.
-	// It can fill an eighth as many beside these by connections that the kernel first sees
-	// in their middle (resumedPart).
+	// the link may have connections (its share), and an empty bucket is full again after half a minute.
+	// So within two minutes a pod can fill at most six times its share of entries: one share of
+	// connections that have long been open, one share that it opened at once and closed, and four
+	// shares that it opened and closed as the bucket filled. Beside these, a pod can fill an eighth of
+	// its share of entries by connections that the kernel first sees in their middle (resumedPart).
 	//
-	// The entry of a closed connection goes after two minutes, unless the pod renews it by
-	// a packet, or turns it into an open connection that is not counted: by a SYN after a
-	// RST, the answer to that, and an ACK. No rule keeps a pod from either. When the table
-	// fills up, the agent deletes what is too much of a pod's (internal/traffic/trim.go).
+	// The entry of a closed connection goes after two minutes, unless the pod renews the entry by a
+	// packet, or turns the entry into an open connection that no rule counts: by a SYN after a RST, the
+	// answer to the SYN, and an ACK. No rule keeps a pod from doing so. When the kernel's table of
+	// connections fills up, the agent deletes the entries of which a pod has too many
+	// (internal/traffic/trim.go).
 	refillsPerMinute = 2
 	// resumedPart divides a link's share: beside its share a link may have share/resumedPart
-	// resumed TCP connections. The kernel first sees resumed connections in their middle. Among
-	// them are connections that other pods have opened, and have ended only for the node, or left
-	// behind when the other pods were deleted.
+	// resumed TCP connections. The kernel first sees resumed connections in their middle. Among them
+	// are connections that other pods have opened. The other pods have ended these connections only for
+	// the node, or have left them behind when the pods were deleted.
 	resumedPart = 8
-	// idle is how long the kernel keeps a bucket that nobody takes a token from. By then
-	// it has long been full.
+	// idle is how long the kernel keeps a bucket that nobody takes a token from. By then the bucket has
+	// long been full.
 	idle = time.Minute
 )
 
@@ -80,16 +80,15 @@ var (
 	tired   = set{name: "tired", of: nftables.TypeIFIndex, dynamic: true, timeout: idle}
 )
 
-// sampled returns how a limit of connections is counted: one connection in oneIn is
-// counted, and at most upTo counted ones are allowed.
+// sampled returns how the rules hold a link to a limit of connections: they count one connection in
+// oneIn, and allow at most upTo counted connections.
 func sampled(connections uint32) (oneIn, upTo uint32) {
 	oneIn = min(max(connections/leastCounted, 1), mostSampled)
 	return oneIn, max(connections/oneIn, 1)
 }
 
-// limit returns the sets and rules that hold each link of the group to so many
-// connections. The rules come behind acceptConfirmed. If all connections are counted, no link needs
-// to be strict.
+// limit returns the sets and rules that hold each link of the group to about this many connections. The
+// rules come behind acceptConfirmed. If the rules count all connections, no link needs to be strict.
 func limit(group, connections uint32) (sets []set, rules []rule) {
 	sets, rules = append(sets, resumed, tired), append(rules, limitResumed(group, max(connections/resumedPart, 1))...)
 	sets, rules = append(sets, counted, crowded), append(rules, dropCrowded(group))
@@ -99,10 +98,9 @@ func limit(group, connections uint32) (sets []set, rules []rule) {
 	return append(sets, hasty), append(rules, dropHasty(group, connections), countNew(group, connections))
 }
 
-// acceptConfirmed lets all packets of connections skip the other rules, except their first
-// ones. The first rule lets most packets pass by itself; the second lets packets of unanswered
-// connections pass. Errors about a connection do not skip the rules: nothing has checked their
-// source.
+// acceptConfirmed lets all packets of connections skip the other rules, except the first packets. The
+// first rule lets most packets pass by itself; the second lets packets of unanswered connections pass.
+// Errors about a connection do not skip the rules: nothing has checked their source.
 //
 //	ct state established accept
 //	ct state new ct status & confirmed != 0 accept
@@ -130,11 +128,11 @@ func isNew(group uint32) []expr.Any {
 		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: make([]byte, 4)})
 }
 
-// limitResumed holds a link to so many resumed connections: TCP connections that the
-// kernel first sees in their middle. It lets them skip the other rules. A server in a pod
-// begins such connections when it sends to clients that have gone, or that have ended its
-// connections for the node alone; they would use up the server's own share. They are few,
-// so all of them are counted.
+// limitResumed limits how many resumed connections a link has: TCP connections that the kernel first
+// sees in their middle. The last rule lets these connections skip the other rules. A server in a pod
+// begins such connections when it sends to clients that have gone, or that have ended its connections
+// for the node alone; without a share of their own they would use up the server's. Resumed connections
+// are few, so the rules count all of them.
 //
 //	iifgroup 1073741824 ct status ! confirmed tcp flags ! syn
 //		update @tired { iif limit rate over 8192/minute burst 4096 packets } drop
@@ -189,9 +187,8 @@ func isStrict(group uint32) []expr.Any {
 		&expr.Lookup{SourceRegister: reg, SetName: strict.name})
 }
 
-// dropStrict counts the first connection that a strict link opens after a rest, without
-// leaving that to chance. If it is one too many, dropStrict drops it, and the link has to
-// rest again.
+// dropStrict counts the first connection that a strict link opens after a rest, without leaving that to
+// chance. If the connection is one too many, dropStrict drops it, and the link has to rest again.
 //
 //	iifgroup 1073741824 ct status ! confirmed iif @strict
 //		add @counted { iif ct count over 512 } add @crowded { iif } update @strict { iif } drop
@@ -203,11 +200,11 @@ func dropStrict(group, connections uint32) rule {
 	}
 }
 
-// relent makes a strict link an ordinary one if dropStrict let its first connection pass,
-// which means that the link has room. relent drops that connection all the same: the
-// kernel then forgets that it counted it, and the sender tries again. Otherwise the pod
-// would know one connection that is counted, and could close it and open mostSampled
-// uncounted ones in its place.
+// relent makes a strict link an ordinary link if dropStrict let the link's first connection pass, which
+// means that the link has room. relent drops that connection all the same: the kernel then forgets that
+// it counted the connection, and the sender tries again. Otherwise the pod would know one connection
+// that is counted. The pod could close that one and open mostSampled uncounted connections in its
+// place.
 //
 //	iifgroup 1073741824 ct status ! confirmed iif @strict delete @strict { iif } drop
 func relent(group uint32) rule {
@@ -236,8 +233,8 @@ func dropHasty(group, connections uint32) rule {
 	}
 }
 
-// tokenOf takes a token from a link's bucket, which holds so many, and lets the rule go
-// on only if there was none. takeToken returns its text.
+// tokenOf returns the expression that takes a token from a link's bucket, which holds `tokens` tokens
+// at most. The rule goes on only if the bucket was empty. takeToken returns the expression's text.
 func tokenOf(buckets set, tokens uint32) expr.Any {
 	return &expr.Dynset{
 		SrcRegKey: reg, SetName: buckets.name, Operation: unix.NFT_DYNSET_OP_UPDATE,
@@ -253,7 +250,7 @@ func takeToken(buckets set, tokens uint32) string {
 		buckets.name, refillsPerMinute*uint64(tokens), tokens)
 }
 
-// countNew counts a sample of a link's new connections. If the link has too many, countNew
+// countNew counts a sample of a link's new connections. If the link has too many connections, countNew
 // drops the new one and makes the link crowded.
 //
 //	iifgroup 1073741824 ct status ! confirmed numgen random mod 64 0
@@ -274,9 +271,9 @@ func countNew(group, connections uint32) rule {
 	}
 }
 
-// callCrowded counts a connection, and makes its link crowded, and strict, if it has too
-// many. The rule that first puts a link into @counted decides how it is counted there, so
-// all rules have to say the same.
+// callCrowded returns expressions, and their text, that count a connection. They make its link crowded,
+// and strict, if the link has too many connections. The rule that first puts a link into @counted
+// decides how the kernel counts the link's connections there, so all rules have to say the same.
 func callCrowded(connections uint32) (words string, exprs []expr.Any) {
 	oneIn, upTo := sampled(connections)
 	words = fmt.Sprintf("add @%s { iif ct count over %d } add @%s { iif }", counted.name, upTo, crowded.name)

@@ -74,7 +74,7 @@ func TestLive(t *testing.T) {
 	for _, x := range wraps {
 		tag := fmt.Sprintf("%s by family %d", x.name, x.family)
 		say(b.addrs[x.family], "another's "+tag, x.size, x.wrap)
-		say(a.addrs[x.family], "own "+tag, x.size, x.wrap) // behind it in the same queue
+		say(a.addrs[x.family], "own "+tag, x.size, x.wrap) // behind the other datagram in the same queue
 		nettest.Eventually(t, "own "+tag, func() bool { return w.hears("own "+tag, x.size) })
 		if w.hears("another's "+tag, x.size) {
 			t.Errorf("heard in another's name: %s", tag)

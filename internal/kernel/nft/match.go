@@ -46,7 +46,7 @@ func mask(bits uint32) expr.Any {
 }
 
 // leaves lets a rule go on if a packet's source is in the pools and its destination is
-// neither in the pools nor in the excluded CIDRs. It returns the rule's text, too.
+// neither in the pools nor in the excluded CIDRs. leaves returns the text of the expressions, too.
 func (f family) leaves() (words string, exprs []expr.Any) {
 	pools, excluded := "pools"+f.suffix, "excluded"+f.suffix
 	exprs = f.protocol()
@@ -77,8 +77,8 @@ func (f family) address(offset, bytes uint32) expr.Any {
 	}
 }
 
-// match lets a rule go on if the address at offset is in the set or, with not, if it is
-// not.
+// match lets a rule go on if the address at offset is in the set or, with not, if the address is not in
+// the set.
 func (f family) match(offset uint32, set string, not bool) []expr.Any {
 	return []expr.Any{
 		f.address(offset, f.datatype.Bytes),
@@ -86,16 +86,16 @@ func (f family) match(offset uint32, set string, not bool) []expr.Any {
 	}
 }
 
-// syn lets a rule go on if a TCP segment begins a connection (op CmpOpNeq), or if it does not
-// (op CmpOpEq).
+// syn lets a rule go on if a TCP segment has the flag SYN (op CmpOpNeq), or if the segment lacks the
+// flag (op CmpOpEq).
 //
 //	tcp flags syn
 func syn(op expr.CmpOp) []expr.Any {
 	return append(tcpBits(13, 2), &expr.Cmp{Op: op, Register: reg, Data: []byte{0}})
 }
 
-// tcpBits loads those bits of a byte of the TCP header that the mask has. It ends the rule if
-// the packet is not TCP.
+// tcpBits loads those bits of the byte at offset in the TCP header that the mask has. It ends the rule
+// if the packet is not TCP.
 func tcpBits(offset uint32, mask byte) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
@@ -108,8 +108,8 @@ func tcpBits(offset uint32, mask byte) []expr.Any {
 	}
 }
 
-// isFragment lets a rule go on if a packet of the family is a fragment. It returns the rule's
-// text, too.
+// isFragment lets a rule go on if a packet of the family is a fragment. It returns the text of the
+// expressions, too.
 func (f family) isFragment() (words string, exprs []expr.Any) {
 	if f.proto == ipv4.proto {
 		// more fragments, or an offset

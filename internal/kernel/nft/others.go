@@ -81,7 +81,7 @@ func baseChains(c *nftables.Conn) (all []BaseChain, err error) {
 	}
 	for _, chain := range chains {
 		if chain.Hooknum == nil || chain.Priority == nil {
-			continue // packets come to it from other chains only
+			continue // no base chain: packets come to it from other chains only
 		}
 		all = append(all, BaseChain{
 			Family: familyWords[chain.Table.Family], Table: chain.Table.Name, Name: chain.Name,
@@ -102,7 +102,8 @@ func isDormant(t *nftables.Table) bool {
 	return number(binary.NativeEndian.AppendUint32(nil, t.Flags))&dormant != 0
 }
 
-// errnoIn gives back the errno to an error of package nftables, which keeps its text alone.
+// errnoIn wraps the errno into an error of package nftables again. The package keeps only the errno's
+// text.
 func errnoIn(err error) error {
 	for _, errno := range []unix.Errno{unix.ENOENT, unix.EPERM, unix.EINTR, unix.ENOBUFS} {
 		if !errors.Is(err, errno) && strings.HasSuffix(err.Error(), errno.Error()) {

@@ -10,7 +10,7 @@ import (
 )
 
 // Parts are optional parts of the table, for which a kernel may lack the expressions.
-// Each can be left out by itself; the rest of the table works without it.
+// Tables can leave out each part by itself; the rest of the table works without that part.
 type Parts uint32
 
 const (
@@ -18,7 +18,7 @@ const (
 	Invalid                     // drops invalid packets that would leave unmasqueraded: nft_ct
 	Limit                       // limits connections: nft_ct, nft_connlimit, nft_limit, nft_numgen, dynamic sets
 	Multipath                   // keeps MPTCP of live links from the node: nft_exthdr, which takes options out since Linux 5.18
-	Shadows                     // keeps host ports from pods that masquerade would give them to: lookups in maps without a value, since Linux 6.5
+	Shadows                     // keeps masquerade from giving host ports to pods' own connections: lookups in maps without a value, since Linux 6.5
 	HostPorts                   // sends ports of the node to pods: nft_nat, nft_masq, nft_fib, nft_ct
 
 	allParts Parts = 1<<iota - 1
@@ -56,7 +56,8 @@ func (r Ruleset) parts() Parts {
 }
 
 // cannot reports whether a transaction with these parts failed because the kernel does not
-// support something in it. A kernel that does not use maps as sets calls that an invalid argument.
+// support something in it. A kernel that cannot use maps as sets, as the part Shadows does, says
+// "invalid argument".
 func cannot(err error, with Parts) bool {
 	return errors.Is(err, kernel.ErrNotFound) || errors.Is(err, kernel.ErrUnsupported) ||
 		with&Shadows != 0 && errors.Is(err, kernel.ErrInvalid)

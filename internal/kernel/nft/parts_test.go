@@ -14,8 +14,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// lacking stands for a kernel that lacks some expressions: it refuses a table as nf_tables
-// does.
+// lacking has Tables act as on a kernel that lacks some expressions: the commit refuses a table as
+// nf_tables does.
 func lacking(t *Tables, without ...expr.Any) {
 	t.commit = func(want table) error {
 		for _, c := range want.chains {
@@ -80,8 +80,8 @@ func TestLacks(t *testing.T) {
 	}
 }
 
-// Before Linux 6.5, the kernel refuses to use a map as a set, as an invalid argument: Replace
-// leaves that part out. Any other invalid argument is an error.
+// Before Linux 6.5, the kernel refuses to use a map as a set, as an invalid argument: Replace leaves
+// the part Shadows out. Any other invalid argument is an error.
 func TestLacksMapsAsSets(t *testing.T) {
 	tables := Open(nettest.Node(t))
 	refused := func(want table) bool {

@@ -10,18 +10,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stand4 and Stand6 stand for 127.0.0.1 and ::1 while the kernel routes what a host port sends to
-// a pod from there, or the pod's answer. The kernel routes nothing with a loopback address to or
-// from a link. (For IPv4 route_localnet would change that, for all packets of the link.) Packets
-// have these addresses only inside the node; the agent holds local routes to them. Nobody else
-// should have them: machines do not give themselves an address of 169.254.255.0/24 (RFC 3927,
-// 2.1), and 100::/64 leads nowhere (RFC 6666).
+// Stand4 and Stand6 take the place of 127.0.0.1 and ::1 in a packet while the kernel routes it: a
+// packet that a client there sends to a pod through a host port, or the pod's answer. The kernel routes
+// nothing with a loopback address to or from a link. (For IPv4 route_localnet would change that, for
+// all packets of the link.) Packets have these addresses only inside the node; the agent holds local
+// routes to them. Nobody else should have them: machines do not give themselves an address of
+// 169.254.255.0/24 (RFC 3927, 2.1), and 100::/64 leads nowhere (RFC 6666).
 var (
 	Stand4 = netip.MustParseAddr("169.254.255.1")
 	Stand6 = netip.MustParseAddr("100::1")
 )
 
-// stand returns the family's loopback address, and what stands for it.
+// stand returns the family's loopback address, and the address that stands for it (Stand4, Stand6).
 func (f family) stand() (loopback, stand netip.Addr) {
 	if f.proto == ipv4.proto {
 		return netip.MustParseAddr("127.0.0.1"), Stand4
@@ -47,17 +47,17 @@ const (
 // hostPorts returns the sets and chains by which host ports reach pods. link is the group of
 // pods' links.
 //
-// Only what goes to the node itself is mapped (fib daddr type local): a port of the node says
-// nothing about the same port of other machines, whose packets the node forwards
-// (CVE-2025-67499). Clients keep their addresses, except for the pod itself and for the node's
-// loopback, whose packets the pod could not answer otherwise.
+// The rules map only packets that go to the node itself (fib daddr type local): a port of the node says
+// nothing about the same port of other machines, whose packets the node forwards (CVE-2025-67499).
+// Clients keep their addresses, except two: the pod itself, and clients at the node's loopback
+// addresses. Otherwise the pod could not answer their packets.
 //
 // A client's packet from 127.0.0.1 to a pod has Stand4 for its source until masquerade gives it the
 // node's address; the kernel lets packets from ::1 leave. The pod's answer has its loopback
-// destination again before the kernel routes it, and so gets Stand4 or Stand6 until it is routed.
-// All of that happens only to packets of connections that mapPort has begun, as connection tracking
-// says: a pod can answer, and can begin nothing. Every packet that comes in for Stand4 and Stand6
-// is dropped first of all (dropToStand).
+// destination again before the kernel routes it, and so gets Stand4 or Stand6 until the kernel has
+// routed it. The rules do this only to packets of connections that mapPort has redirected, as
+// connection tracking says: so a pod can answer the node's loopback, and can begin no connection with
+// it. First of all, dropToStand drops every packet that comes in for Stand4 or Stand6.
 func hostPorts(live uint32, ports []Port, lacks Parts) (sets []set, chains []chain) {
 	in := portEntries(ports)
 	for _, s := range allPortSets() {
@@ -90,9 +90,10 @@ func hostPorts(live uint32, ports []Port, lacks Parts) (sets []set, chains []cha
 	)
 }
 
-// mapPort sends what begins at a port of the node to the pod that has the port. local is for
-// what comes from 127.0.0.1: it gets Stand4 for its source, if a pod has the port. (nft(8) lists
-// that before the map, because it has no words for this order.)
+// mapPort returns the rule that sends connections to a port of the node to the pod that has the port.
+// With local the rule is for packets from 127.0.0.1, and gives them Stand4 for their source if a pod
+// has the port. (The text has the new source before the map, because nft(8) has no words for the real
+// order.)
 //
 //	fib daddr type local dnat ip to meta l4proto . ip daddr . th dport map @ports4
 //	ip saddr 127.0.0.1 fib daddr type local ip saddr set 169.254.255.1 dnat ip to ...
@@ -130,8 +131,9 @@ func mapPort(f family, m set, local bool) rule {
 	}
 }
 
-// portKey loads the key of one of the portSets: a packet's protocol, its address if the map has one,
-// and its port. end is d for destination or s for source. It returns the key's text, too.
+// portKey returns the expressions that load the key of one of the portSets, and the key's text. The key
+// is a packet's protocol, its address if the map's keys have one, and its port. end is d for the
+// destination's address and port, or s for the source's.
 func (f family) portKey(m set, end string) (words string, load []expr.Any) {
 	addr, at := f.daddr, uint32(2)
 	if end == "s" {
@@ -155,19 +157,19 @@ func (f family) portKey(m set, end string) (words string, load []expr.Any) {
 	})
 }
 
-// acceptToLoopback leaves alone what comes in for a loopback address. It was mapped on its way
-// out, if the node sent it. Others can write such an address into their packets, too: the kernel
-// drops these when it routes them, but would route what is mapped here before that. (It drops
-// packets for ::1 earlier.)
+// acceptToLoopback leaves packets alone that come in for a loopback address. If the node sent such a
+// packet, the chain ports_out has seen it already. Others can write such an address into their packets,
+// too: the kernel drops these packets when it routes them, but would not if a rule here had mapped them
+// before. (It drops packets for ::1 earlier.)
 //
 //	ip daddr 127.0.0.0/8 accept
 func acceptToLoopback() rule {
 	return rule{text: "ip daddr 127.0.0.0/8 accept", exprs: append(inLoopback(ipv4.daddr), &expr.Verdict{Kind: expr.VerdictAccept})}
 }
 
-// acceptToOtherLoopback leaves packets to a loopback address other than 127.0.0.1 alone, unless a
-// port of that very address is mapped: programs of the node, such as systemd-resolved on
-// 127.0.0.53, may listen there even if a pod has the same port of all addresses.
+// acceptToOtherLoopback leaves packets to a loopback address other than 127.0.0.1 alone, unless the
+// node maps a port of that very address: programs of the node, such as systemd-resolved on 127.0.0.53,
+// may listen there even if a pod has the same port of all addresses.
 //
 //	ip daddr 127.0.0.0/8 ip daddr != 127.0.0.1 accept
 func acceptToOtherLoopback() rule {
@@ -179,8 +181,8 @@ func acceptToOtherLoopback() rule {
 	}
 }
 
-// acceptFromLoopback leaves alone what comes from other loopback addresses: the kernel would not
-// let it leave.
+// acceptFromLoopback leaves packets alone that come from loopback addresses other than 127.0.0.1: the
+// kernel would not let such a packet leave the node.
 //
 //	ip saddr 127.0.0.0/8 accept
 func acceptFromLoopback() rule {
@@ -214,7 +216,8 @@ func hideHairpin(f family, hairpin set) rule {
 	}
 }
 
-// hideLoopback gives what the node sends to a pod from its loopback the node's address.
+// hideLoopback gives the packets that the node sends to a pod from its loopback the node's address as
+// their source.
 //
 //	oifgroup 1073741824 ip saddr 169.254.255.1 masquerade fully-random
 func hideLoopback(live uint32, f family, source netip.Addr) rule {
@@ -227,16 +230,16 @@ func hideLoopback(live uint32, f family, source netip.Addr) rule {
 // dropShadows drops the first packet of a live link's connection to which masquerade has just given
 // a host port for its own port outside. As long as the connection lasts, the machine at the other
 // end could not reach the host port from that source port: its packets would be answers to the live
-// link ("port shadow", CVE-2021-3773). The connection was not confirmed, and so the
-// kernel has forgotten it: it draws another port for what the pod sends next. The first rule is
-// all that later packets pay for.
+// link ("port shadow", CVE-2021-3773). The connection was not confirmed, and so the kernel forgets it,
+// and draws another port when the pod sends again. Later packets of a connection pay for the first rule
+// only.
 //
 //	ct status & confirmed != 0 accept
 //	meta nfproto ipv4 iifgroup 1073741824 ct status snat meta l4proto . th sport @anyports4 drop
 //	meta nfproto ipv4 iifgroup 1073741824 ct status snat meta l4proto . ip saddr . th sport @ports4 drop
 //
-// The rules use maps as sets, which Linux 6.5 is the first to allow. In postrouting, the kernel knows
-// by which link a packet came in since Linux 5.7.
+// The rules use maps as sets, which Linux 6.5 is the first to allow. Since Linux 5.7, rules in
+// postrouting can see by which link a packet came in.
 func dropShadows(live uint32) []rule {
 	rules := []rule{{
 		text:  "ct status & confirmed != 0 accept",
@@ -257,8 +260,8 @@ func dropShadows(live uint32) []rule {
 }
 
 // standIn replaces the source of a client's packets from 127.0.0.1 to a pod, except the first
-// packet, whose source mapPort has replaced. If other rules only send a connection to another
-// loopback port, its packets keep their source: it has no other source outside.
+// packet, whose source mapPort has replaced. If other rules only send a connection to another loopback
+// port, its packets keep their source, because its status has no snat.
 //
 //	ip saddr 127.0.0.1 ct direction original ct status dnat ct status snat ip saddr set 169.254.255.1
 func standIn() rule {
@@ -270,9 +273,9 @@ func standIn() rule {
 	}
 }
 
-// standInBack replaces the destination of what a pod answers to a loopback address, until it is
-// routed. A packet that came in with such a destination was dropped before: by dropToLoopback,
-// and for IPv6 by the kernel.
+// standInBack replaces the destination of a pod's answers to a loopback address, until the kernel has
+// routed them. A packet that itself came in for a loopback address was dropped before: by
+// dropToLoopback, and for IPv6 by the kernel.
 //
 //	iifgroup 1073741824 ip daddr 127.0.0.1 ct direction reply ct status dnat ip daddr set 169.254.255.1
 func standInBack(live uint32, f family) rule {
@@ -284,7 +287,7 @@ func standInBack(live uint32, f family) rule {
 	}
 }
 
-// standDown gives what was routed its loopback destination again.
+// standDown gives an answer its loopback destination again, after the kernel has routed the answer.
 //
 //	ip daddr 169.254.255.1 ct direction reply ip daddr set 127.0.0.1
 func standDown(f family) rule {
@@ -296,8 +299,8 @@ func standDown(f family) rule {
 	}
 }
 
-// dropToStand drops what comes in for the address that stands for the loopback one: only
-// standInBack sends there.
+// dropToStand drops packets that come in for the address that stands for the loopback address: only
+// standInBack, later, may give a packet this destination.
 //
 //	ip daddr 169.254.255.1 drop
 func dropToStand(f family) rule {
@@ -326,13 +329,13 @@ func has(status uint32) []expr.Any {
 	}
 }
 
-// is lets a rule go on if the address at offset in the network header is this one.
+// is lets a rule go on if the address at offset in the network header is addr.
 func (f family) is(offset uint32, addr netip.Addr) []expr.Any {
 	return append(f.load(offset, f.datatype.Bytes), &expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: addr.AsSlice()})
 }
 
-// set writes an address over the one at offset in the network header, by a register. It returns
-// its text, too.
+// set returns the expressions that write a new address over the address at offset in the network
+// header, and the text of these expressions. The parameter by is the register for the new address.
 func (f family) set(offset uint32, to netip.Addr, by uint32) (words string, exprs []expr.Any) {
 	words = fmt.Sprintf("%s daddr set %s", f.word, to)
 	if offset == f.saddr {

@@ -20,7 +20,7 @@ import (
 // Mapping sends what comes to a port of the node to a port of a pod.
 type Mapping struct {
 	Protocol string         `json:"protocol"` // tcp, udp or sctp
-	Host     netip.AddrPort `json:"host"`     // on the node; the unspecified address stands for all local ones of its family
+	Host     netip.AddrPort `json:"host"`     // on the node; the unspecified address stands for all local addresses of its family
 	Pod      netip.AddrPort `json:"pod"`      // of the same family
 }
 
@@ -69,7 +69,7 @@ type concat []nftables.SetDatatype
 func (c concat) datatype() nftables.SetDatatype {
 	of, err := nftables.ConcatSetType(c...)
 	if err != nil {
-		panic(fmt.Sprintf("nft: concatenating types: %v", err)) // cannot happen: no concatenation here has so many parts
+		panic(fmt.Sprintf("nft: concatenating types: %v", err)) // cannot happen: no concatenation here has too many parts
 	}
 	return of
 }
@@ -103,8 +103,8 @@ type entry struct {
 	comment    string // the owner's ID
 }
 
-// portSets are the maps and the set of a family that have the host ports. They are in the
-// table whether or not there are any:
+// portSets returns the maps and the set of a family that have the host ports. The table has them
+// whether or not there are any host ports:
 //   - ports has what is mapped for one address of the node;
 //   - anyports has what is mapped for all of them;
 //   - hairpin has the pods that have host ports: such a pod may be its own client.
@@ -160,7 +160,8 @@ func portBytes(port uint16) string {
 	return string(binary.BigEndian.AppendUint16(nil, port)) + "\x00\x00"
 }
 
-// portsOf is the inverse of portEntries. It leaves out entries that it could not have made.
+// portsOf is the inverse of portEntries. portsOf leaves out entries that portEntries could not have
+// made.
 func portsOf(sets []set) []Port {
 	var all []Port
 	for _, f := range []family{ipv4, ipv6} {
@@ -195,18 +196,18 @@ func portsOf(sets []set) []Port {
 	return all
 }
 
-// compare orders ports by owner, and each owner's by protocol and host port.
+// compare orders ports by owner, and an owner's ports as Mapping.Compare does.
 func (p Port) compare(o Port) int {
 	return cmp.Or(strings.Compare(p.Owner, o.Owner), p.Mapping.Compare(o.Mapping))
 }
 
-// Compare orders mappings by protocol and host port.
+// Compare orders mappings by protocol, host port and pod.
 func (m Mapping) Compare(o Mapping) int {
 	return cmp.Or(strings.Compare(m.Protocol, o.Protocol), m.Host.Compare(o.Host), m.Pod.Compare(o.Pod))
 }
 
 // Map adds host ports to the instance's table, in one transaction. Host ports that are in the table
-// already stay. If something else is mapped from one of the ports, the error is kernel.ErrExists or
+// already stay. If the table maps one of the ports to something else, the error is kernel.ErrExists or
 // kernel.ErrBusy; if there is no table, or it has no place for host ports, kernel.ErrNotFound.
 //
 //	add element inet NAME anyports4 { tcp . 8080 comment "OWNER" : 10.88.0.7 . 80 }
@@ -233,7 +234,7 @@ func (t *Tables) Unmap(instance string, ports []Port) error {
 		if !errors.Is(err, unix.ENOENT) {
 			break
 		}
-		// Somebody else has deleted one of them, and so the kernel deletes none.
+		// Somebody else has deleted one of the elements, and so the kernel deletes none of them.
 		var there []set
 		if there, err = t.readPorts(table); err == nil {
 			gone = among(gone, there)
@@ -257,7 +258,7 @@ func (t *Tables) unmap(table string, gone []named) error {
 	})
 }
 
-// among returns the elements that are in sets.
+// among returns those of the elements that the sets have.
 func among(elements []named, sets []set) []named {
 	var both []named
 	for _, in := range elements {
@@ -306,10 +307,11 @@ func (t *Tables) Others(instance string) (map[string][]Port, error) {
 	return all, nil
 }
 
-// names lists the tables of the family inet. Each ADD with host ports does so: one dump, which the
-// kernel marks if the tables changed meanwhile, costs a quarter of what atOnce needs to prove that
-// several dumps fit together. A table that somebody replaces is in the dump all the same: the kernel
-// lists the new one behind the old one, and makes both changes active at one moment.
+// names lists the tables of the family inet. Each ADD with host ports calls names, so names must be
+// cheap: one dump, which the kernel marks if the tables changed meanwhile, costs a quarter of what
+// atOnce needs to prove that several dumps fit together. A table that somebody replaces is in the dump
+// all the same: the kernel lists the new one behind the old one, and makes both changes active at one
+// moment.
 func (t *Tables) names() (names []string, err error) {
 	err = t.conns.asking(func(c *netlink.Conn) error {
 		for range readTries {
@@ -334,10 +336,11 @@ func (t *Tables) names() (names []string, err error) {
 	return names, err
 }
 
-// interrupted reports whether a message is of a dump during which what it lists changed.
+// interrupted reports whether the things that a dump lists changed during the dump, as one of its
+// messages says.
 func interrupted(m netlink.Message) bool { return m.Header.Flags&netlink.DumpInterrupted != 0 }
 
-// readPorts reads the sets and maps of host ports of a table, and nothing else of it.
+// readPorts reads the sets and maps of host ports of a table, and nothing else of the table.
 func (t *Tables) readPorts(table string) (sets []set, err error) {
 	err = t.conns.reading(func(c *netlink.Conn) error {
 		sets = allPortSets()

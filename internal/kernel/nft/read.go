@@ -52,12 +52,12 @@ func (t *Tables) read(name string) (have table, at Generation, err error) {
 	return have, at, nil
 }
 
-// atOnce calls read, which asks for several dumps, until nothing has changed in between: only then
-// do the dumps fit together. It returns read's error, and the generation that read has seen.
+// atOnce calls read, which asks for several dumps, until no transaction came between the dumps: only
+// then do the dumps fit together. atOnce returns read's error, and the generation that read has seen.
 //
 // The kernel counts a transaction as a new generation before it makes the transaction's rules active, one after the
-// other (nf_tables_commit). So each try first waits for the transaction under way, by an empty
-// one of its own, which changes nothing and is no generation.
+// other (nf_tables_commit). So each try first waits for the transaction under way, by sending an empty
+// transaction. The empty transaction changes nothing and makes no generation.
 func atOnce(c *netlink.Conn, read func() error) (Generation, error) {
 	for range readTries {
 		before, err := generation(c)
@@ -159,7 +159,7 @@ func count(c *netlink.Conn, msg uint16, table string) (n int, err error) {
 	return n, err
 }
 
-// unreadyList is unready for all messages of an answer together.
+// unreadyList limits, as unready does for one message, the time for all messages of an answer together.
 const unreadyList = 5 * unready
 
 // ask sends one request for family inet and returns the answers to it.

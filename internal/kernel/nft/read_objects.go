@@ -287,7 +287,7 @@ func expression(raw []byte) (expr.Any, string, error) {
 	return e, name, nil
 }
 
-// readWrite decodes a payload expression that writes, if it is one of Berth's.
+// readWrite decodes a payload expression that writes. It returns nil if Berth makes no such expression.
 func readWrite(p map[uint16][]byte) expr.Any {
 	if number(p[unix.NFTA_PAYLOAD_BASE]) == unix.NFT_PAYLOAD_TRANSPORT_HEADER {
 		if number(p[unix.NFTA_PAYLOAD_CSUM_TYPE]) != unix.NFT_PAYLOAD_CSUM_NONE || number(p[unix.NFTA_PAYLOAD_CSUM_FLAGS]) != 0 {
@@ -310,8 +310,8 @@ func readWrite(p map[uint16][]byte) expr.Any {
 	return w
 }
 
-// dynset decodes an expression that adds an element to a set, updates or deletes it, with
-// the expression that counts in the element.
+// dynset decodes an expression that adds an element to a set, or updates or deletes an element. dynset
+// also decodes the expression that counts in the element.
 func dynset(raw []byte) (expr.Any, error) {
 	attrs, err := nested(raw)
 	if err != nil {
@@ -326,7 +326,7 @@ func dynset(raw []byte) (expr.Any, error) {
 	timeout := slices.ContainsFunc(attrs[unix.NFTA_DYNSET_TIMEOUT], func(b byte) bool { return b != 0 })
 	_, more := attrs[expr.NFTA_DYNSET_EXPRESSIONS]
 	if timeout || more || number(attrs[unix.NFTA_DYNSET_FLAGS])&unix.NFT_DYNSET_F_INV != 0 {
-		return nil, nil // none of ours
+		return nil, nil // no expression of Berth's
 	}
 	if raw, ok := attrs[unix.NFTA_DYNSET_EXPR]; ok {
 		e, _, err := expression(raw)
@@ -339,7 +339,7 @@ func dynset(raw []byte) (expr.Any, error) {
 }
 
 // immediate decodes an immediate expression, which is a verdict or a value. It does not
-// use the library's decoder, because that trusts the lengths in the expression.
+// use the library's decoder, because that decoder trusts the lengths in the expression.
 func immediate(raw []byte) (expr.Any, error) {
 	attrs, err := nested(raw)
 	if err != nil {

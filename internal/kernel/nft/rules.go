@@ -55,8 +55,8 @@ func dropSpoofed(group uint32) rule {
 // dropFromElsewhere drops a connection's first packet, or an error about a connection, if its
 // source address is in the pools but not routed to the link that it came in by, which is no
 // link of the group. Otherwise somebody outside could fill connection tracking in a pod's
-// name. For the group's links dropSpoofed has said the same. The kernel's fib lets through
-// what comes in by lo.
+// name. For the group's links dropSpoofed does the same. The kernel's fib lets packets through that
+// come in by lo.
 //
 //	iifgroup != 1073741824 ip saddr @pools4 fib saddr . iif oif missing drop
 //
@@ -67,9 +67,9 @@ func dropFromElsewhere(group uint32, f family) rule {
 	return f.fromElsewhere(group, "", nil)
 }
 
-// dropFragmentFromElsewhere is dropFromElsewhere for fragments. It comes before the node joins the
-// fragments, because the joined packet counts as one that came like its last fragment: somebody
-// outside could write the end of a pod's datagram.
+// dropFragmentFromElsewhere is dropFromElsewhere for fragments. The rule comes before the node joins
+// the fragments, because the joined packet counts as one that came by the last fragment's link:
+// somebody outside could write the end of a pod's datagram.
 //
 //	iifgroup != 1073741824 ip frag-off & 0x3fff != 0 ip saddr @pools4 fib saddr . iif oif missing drop
 func dropFragmentFromElsewhere(group uint32, f family) rule {
@@ -77,7 +77,8 @@ func dropFragmentFromElsewhere(group uint32, f family) rule {
 	return f.fromElsewhere(group, words+" ", exprs)
 }
 
-// fromElsewhere is dropFromElsewhere for packets for which only lets the rule go on.
+// fromElsewhere returns the rule of dropFromElsewhere, for those packets that the parameter `only` lets
+// through. `words` is the text of `only`.
 func (f family) fromElsewhere(group uint32, words string, only []expr.Any) rule {
 	pools := "pools" + f.suffix
 	return rule{
@@ -122,10 +123,10 @@ func dropNobody(group uint32, f family) rule {
 
 // dropLinkLocal drops a packet that came in by a link of a group from a link-local
 // address. Pods need no such address. As long as the link's host end has none
-// (addrgenmode none), dropSpoofed drops these packets already. But if somebody gives the
-// host end one, a pod could fill the node's table of neighbours by asking for routers
-// from 2^64 addresses; and, if somebody sets accept_ra for all links, a pod could become
-// the node's default route.
+// (addrgenmode none), dropSpoofed drops these packets already. But if somebody gives the host end a
+// link-local address, a pod could fill the node's table of neighbours by asking for routers from 2^64
+// addresses; and, if somebody sets accept_ra for all links, a pod could become the node's default
+// route.
 //
 //	iifgroup 1073741824 ip6 saddr fe80::/10 drop
 func dropLinkLocal(group uint32) rule {
@@ -142,9 +143,9 @@ func dropLinkLocal(group uint32) rule {
 }
 
 // dropToLoopback drops a packet that came in by a link of a group for an IPv4 loopback
-// address of the node: somebody may have opened these to links, for another purpose
-// (route_localnet). No setting opens ::1: the kernel always drops packets for it that
-// come in by a link.
+// address of the node: somebody may have opened these addresses to links, for another purpose
+// (route_localnet). No setting opens ::1: the kernel always drops packets for it that come in by a
+// link.
 //
 //	iifgroup 1073741824 ip daddr 127.0.0.0/8 drop
 func dropToLoopback(group uint32) rule {
@@ -215,7 +216,7 @@ func acceptNames(group uint32, word string, proto byte) rule {
 //	ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 masquerade fully-random
 //
 // Packets that the host sends for itself have no pool's source address and stay as they
-// are; packets for the host do not pass postrouting. Ports are chosen at random, because
+// are; packets for the host do not pass postrouting. The kernel chooses ports at random, because
 // otherwise two flows that choose the same port at once lose a packet.
 func masquerade(f family) rule {
 	words, exprs := f.leaves()
@@ -225,12 +226,12 @@ func masquerade(f family) rule {
 	}
 }
 
-// masqueradePorts is masquerade for a protocol with ports: it gives out ports of a range, which
-// begins at 1024 or later. Otherwise the kernel would give a connection from a port below 1024 another port
-// below 1024 (nf_nat_l4proto_unique_tuple). The node's address has only 424 or 511 of
-// those for each destination, and a pod could take them all. Besides, some servers
-// believe that a client with such a port is root on the node. word is tcp, udp or sctp:
-// nftables accepts a range of ports only in a rule for one protocol.
+// masqueradePorts is masquerade for a protocol with ports: the rule gives out ports from first, which
+// is 1024 or more, to last. Otherwise the kernel would give a connection from a port below 1024 another
+// port below 1024 (nf_nat_l4proto_unique_tuple). The node's address has only 424 or 511 of these low
+// ports for each destination, and a pod could take them all. Besides, some servers believe that a
+// client with such a port is root on the node. word is tcp, udp or sctp: nftables accepts a range of
+// ports only in a rule for one protocol.
 //
 //	meta l4proto tcp ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 masquerade to :1024-65535 fully-random
 func masqueradePorts(f family, word string, proto byte, first, last uint16) rule {
@@ -271,9 +272,9 @@ func dropInvalid(f family) rule {
 
 // dropStray drops a pod's ICMP error about a connection that the node itself began with a
 // machine outside. The kernel takes such an error for a part of that connection, which is
-// not masqueraded, so the error would leave with the pod's own address. No pod has a
-// reason to send one. Related packets that are not ICMP are related by a helper: they
-// begin a connection of their own, which is masqueraded.
+// not masqueraded, so the error would leave with the pod's own address. No pod has a reason to send
+// such an error. Related packets that are not ICMP are related by a helper: they begin a connection of
+// their own, which is masqueraded.
 //
 //	ct state related ct direction original ct status & snat == 0 meta l4proto icmp
 //		ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 drop

@@ -1,8 +1,8 @@
 // Package nft keeps an agent's one nftables table. Its rules cut dying pods off, keep
 // pods from sending in another's name and from opening too many connections, and
 // masquerade traffic that leaves the pools. A Ruleset says what the table should be;
-// Tables writes it in one transaction, compares it with the kernel's table, and tells
-// when somebody has touched that.
+// Tables writes it in one transaction, compares it with the kernel's table, and tells when somebody has
+// touched the kernel's table.
 //
 // The package speaks netlink and needs no nft program. `nft list table inet
 // berth-INSTANCE` shows the table as Ruleset.String does.
@@ -22,44 +22,44 @@ type Ruleset struct {
 	Owner    string // the ID of the owner that holds the table, a comment on each rule; may be empty
 
 	// CutLow to CutHigh, both included, are the link groups of dying links. The
-	// rules drop every packet that enters or leaves by such a link. The node answers no
-	// packet whose hop-by-hop options are wrong: it would before any rule sees the packet.
+	// rules drop every packet that enters or leaves by such a link. The rules also drop the node's
+	// answers to packets whose hop-by-hop options are wrong, because the kernel answers such a packet
+	// before any rule sees it.
 	CutLow, CutHigh uint32
 
 	// Live is the link group of pods' links; 0: there are no rules about them. A
 	// packet that enters by such a link passes only if its source address is routed to
-	// that link and its destination is no loopback address. Blocked and Connections
-	// apply to it too. From other links the table drops each new connection, error and fragment
-	// whose source address is in Pools and is not routed to that link. The node does not receive
-	// what live links say about path MTUs. If the MTU is below 1280 bytes, machines from which
-	// Masquerade hides the link do not receive it either.
-	// If the table tracks connections, for Connections or
-	// Masquerade, an ICMP error about a path MTU reaches the node or a live link only if it belongs
-	// to a tracked connection. The node speaks no MPTCP with live links.
+	// that link and its destination is no loopback address. Blocked and Connections apply to such a
+	// packet too. From other links the table drops each new connection, error and fragment whose source
+	// address is in Pools and is not routed to the link that it came by. The node does not receive what
+	// live links say about path MTUs. If such an error names an MTU below 1280 bytes, machines from
+	// which Masquerade hides the link do not receive the error either. If the table tracks connections,
+	// for Connections or Masquerade, an ICMP error about a path MTU reaches the node or a live link
+	// only if it belongs to a tracked connection. The node speaks no MPTCP with live links.
 	Live uint32
 
 	// Blocked lists destinations to which the node forwards nothing from live links,
-	// except questions to name servers (port 53), and from which it lets no connection to
-	// a live link begin. Pods still reach what the node itself listens to there.
-	// Connections that existed before the rule go on.
+	// except questions to name servers (port 53), and from which the node lets no connection to a live
+	// link begin. Pods still reach what the node itself listens to there. Connections that existed
+	// before the rule go on.
 	Blocked []netip.Prefix
 
-	// Connections limits each live link: the node tracks about that many connections
-	// from it at once (see countNew), and lets it open about as many TCP connections in
-	// half a minute (see dropHasty). 0: no limit.
+	// Connections limits each live link: the node tracks about that many connections from the link at
+	// once (see countNew), and lets the link open about as many TCP connections in half a minute (see
+	// dropHasty). 0: no limit.
 	Connections uint32
 
 	// Masquerade hides the addresses of Pools: a packet from Pools to anywhere but
 	// Pools and Excluded gets the address of the link that it leaves by, and a port of
 	// FirstPort to LastPort, which are 1024 and 65535 if they are 0. Packets that connection
-	// tracking calls invalid, or does not track, cannot be given another address: the rules
-	// drop them. They also drop pods' ICMP errors about the node's own connections.
+	// tracking calls invalid, or does not track, cannot get another address: the rules drop them. The
+	// rules also drop pods' ICMP errors about the node's own connections.
 	Masquerade          bool
 	Pools, Excluded     []netip.Prefix
 	FirstPort, LastPort uint16
 
 	// HostPorts has the table send ports of the node to pods of live links; Ports are those
-	// ports. Map and Unmap change these in place.
+	// ports. Map and Unmap change the ports of a table without writing the table anew.
 	HostPorts bool
 	Ports     []Port
 
@@ -77,15 +77,15 @@ func (r Ruleset) String() string { return r.table(0).String() }
 // lacks.
 //
 // The rules that cut off, and those that check live links' addresses, come before
-// connection tracking (-200), so that a packet that they drop leaves no entry behind.
-// They also come before its defragmentation (-400). The kernel joins fragments by the source
-// address that they claim, even if they came by different links, and the joined packet counts as
-// one that came by the last fragment's link. Headers are copied right behind it, because before
-// it they may be in several fragments. In postrouting, priority raw comes before
-// masquerade too; packets that the host itself sends pass only through postrouting. New
-// connections are counted, and their sources compared with the pools, after connection
-// tracking has seen them, and before anybody redirects them (-100). No chain has a name that
-// is a keyword of nft(8), because nft could not load a listing of such a table.
+// connection tracking (-200), so that a packet that they drop leaves no entry behind. They also come
+// before connection tracking joins fragments (-400). The kernel joins fragments by the source address
+// that they claim, even if they came by different links, and the joined packet counts as one that came
+// by the last fragment's link. The rules of copyHeads come right behind the joining, because before the
+// joining a header may be in several fragments. In postrouting, priority raw comes before masquerade
+// too; packets that the host itself sends pass only through postrouting. The chain new_in counts new
+// connections, and compares their sources with the pools, after connection tracking has seen the
+// packets, and before anybody redirects them (-100). No chain has a name that is a keyword of nft(8),
+// because nft could not load a listing of such a table.
 func (r Ruleset) table(lacks Parts) table {
 	t := table{
 		name: r.Table(),

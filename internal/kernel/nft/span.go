@@ -12,7 +12,7 @@ import (
 // span is a range of addresses of one family, from first to last, both included.
 type span struct{ first, last netip.Addr }
 
-// String shows the span as nft does: as a CIDR if it is one.
+// String shows the span as nft does: as a CIDR if the span is a CIDR.
 func (s span) String() string {
 	if s.first == s.last {
 		return s.first.String()

@@ -17,7 +17,7 @@ func TestSpans(t *testing.T) {
 		{[]string{"10.88.0.7/16"}, "[10.88.0.0/16]", "[]"},
 		{[]string{"10.0.0.1/32", "fd00::1/128"}, "[10.0.0.1]", "[fd00::1]"},
 		{[]string{"10.1.0.0/16", "10.0.0.0/16"}, "[10.0.0.0/15]", "[]"},                            // they touch
-		{[]string{"10.0.0.0/8", "10.1.0.0/16", "10.0.0.0/8"}, "[10.0.0.0/8]", "[]"},                // one in the other
+		{[]string{"10.0.0.0/8", "10.1.0.0/16", "10.0.0.0/8"}, "[10.0.0.0/8]", "[]"},                // one is in the other
 		{[]string{"10.2.0.0/16", "10.1.0.0/16"}, "[10.1.0.0-10.2.255.255]", "[]"},                  // no CIDR
 		{[]string{"10.0.0.0/16", "10.2.0.0/16"}, "[10.0.0.0/16 10.2.0.0/16]", "[]"},                // apart
 		{[]string{"0.0.0.0/0", "::/0", "255.0.0.0/8"}, "[0.0.0.0/0]", "[::/0]"},                    // everything
@@ -32,7 +32,7 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// spansOf reads back what elements writes, in whatever order the kernel lists it.
+// spansOf reads back what elements writes, in whatever order the kernel lists the members.
 func TestElementsRoundTrip(t *testing.T) {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 0))

@@ -28,7 +28,7 @@ type set struct {
 	of     nftables.SetDatatype
 	ranges []span // sorted, apart from each other
 
-	keys    concat  // of what of is made; nil: neither a set nor a map of host ports
+	keys    concat  // the parts of the concatenated type; nil: neither a set nor a map of host ports
 	values  concat  // nil: not a map
 	entries []entry // in any order, each key once
 
@@ -45,7 +45,7 @@ const room = 65535
 type family struct {
 	datatype nftables.SetDatatype
 	proto    byte   // NFPROTO_*
-	suffix   string // of the names of sets
+	suffix   string // the end of the names of the family's sets
 	word     string // nft's word before saddr and daddr
 	saddr    uint32 // offsets in the network header, in bytes
 	daddr    uint32
@@ -87,7 +87,7 @@ const (
 
 	priorityRaw    priority = -300
 	priorityMangle priority = -150
-	priorityDstnat priority = -100 // nft has a name for it in prerouting alone
+	priorityDstnat priority = -100 // nft names this priority in prerouting alone
 	priorityFilter priority = 0
 	prioritySrcnat priority = 100
 )
@@ -163,7 +163,7 @@ func (s set) show(e entry) string {
 
 // rule is what a chain does with a packet.
 type rule struct {
-	text    string // in nft's words; of a rule that was read, only the names of its expressions
+	text    string // in nft's words; for a rule that the package read from the kernel, only the names of its expressions
 	exprs   []expr.Any
 	comment string
 }

@@ -19,7 +19,7 @@ import (
 type Tables struct {
 	at     *ns.Netns
 	commit func(table) error // writes a table over the one of the same name, in one transaction
-	lacks  atomic.Uint32     // the Parts that were left out of the table written last
+	lacks  atomic.Uint32     // the Parts that write left out of the last table
 	conns  conns
 }
 
@@ -37,7 +37,7 @@ func Open(at *ns.Netns) *Tables {
 // EMSGSIZE.
 const sendBuffer = 16 << 20
 
-// A netlink attribute ends at 64 KiB; an element of an IPv6 set takes 36 bytes, and one of an
+// A netlink attribute ends at 64 KiB; an element of an IPv6 set takes 36 bytes, and an element of an
 // IPv6 map of host ports less than 120.
 const (
 	elementsPerMessage = 1024
@@ -52,16 +52,16 @@ const (
 //	add table inet NAME; delete table inet NAME; table inet NAME { ... }
 func (t *Tables) Replace(r Ruleset) error { return t.write(r, allParts+1) }
 
-// Complete writes the ruleset's table again if the kernel now accepts more of it than
-// when it was last written. Otherwise it leaves the table alone, with everything that
-// packets have put into its sets.
+// Complete writes the ruleset's table again if the kernel now accepts more of the table than when
+// Tables last wrote it. Otherwise Complete leaves the table alone, with everything that packets have
+// put into the table's sets.
 func (t *Tables) Complete(r Ruleset) error { return t.write(r, t.Lacks()) }
 
-// Change turns the table of the ruleset was into that of r. It keeps what packets have
-// put into the sets that both have with the same meaning, so that a new pool does not
-// give every pod its share of connections anew. Change falls back to Replace if the kernel's table
-// differs from was, if the last table was written without some Parts, if
-// instance, live group or limit of connections differ, or if the kernel refuses the change.
+// Change turns the table of the ruleset was into that of r. Change keeps what packets have put into the
+// sets that both tables have with the same meaning, so that a new pool does not give every pod its
+// share of connections anew. Change falls back to Replace if the kernel's table differs from was, if
+// Tables wrote the last table without some Parts, if instance, live group or limit of connections
+// differ, or if the kernel refuses the change.
 func (t *Tables) Change(was, r Ruleset) error {
 	if t.Lacks() == 0 && was.Instance == r.Instance && was.Live == r.Live && was.Connections == r.Connections {
 		if _, err := t.Verify(was); err == nil && t.amend(was.table(0), r.table(0)) == nil {
@@ -71,8 +71,8 @@ func (t *Tables) Change(was, r Ruleset) error {
 	return t.Replace(r)
 }
 
-// amend turns the table was into the table want, in one transaction. It keeps the
-// dynamic sets, and the chains, that are alike in both, and writes all rules anew.
+// amend turns the table was into the table want, in one transaction. It keeps the dynamic sets, and the
+// chains, that are alike in both tables, and writes all rules anew.
 func (t *Tables) amend(was, want table) error {
 	err := t.transact(func(r *request) {
 		for _, c := range was.chains {
@@ -104,9 +104,9 @@ func (t *Tables) amend(was, want table) error {
 	return nil
 }
 
-// write tries to write the table without each of attempts, in their order, and stops
-// before it tries last. It returns nil after the first success, and also when it has
-// reached last. An error that is not about a missing expression ends it.
+// write tries to write the table without the parts of each of attempts, in their order. It returns nil
+// after the first success, and also when it reaches last, which it does not try. An error that is not
+// about a missing expression ends the tries, and write returns that error.
 func (t *Tables) write(r Ruleset, last Parts) error {
 	var refused error
 	for _, without := range attempts {
@@ -114,7 +114,7 @@ func (t *Tables) write(r Ruleset, last Parts) error {
 			return nil
 		}
 		if without&^r.parts() != 0 {
-			continue // the ruleset does not ask for one of these parts: this table was tried already
+			continue // the ruleset does not ask for one of these parts: write has tried this table already
 		}
 		err := t.commit(r.table(without))
 		if err == nil {
@@ -128,7 +128,7 @@ func (t *Tables) write(r Ruleset, last Parts) error {
 	return refused
 }
 
-// Lacks returns the Parts that were left out of the table written last.
+// Lacks returns the Parts that Tables left out of the table that it wrote last.
 func (t *Tables) Lacks() Parts { return Parts(t.lacks.Load()) }
 
 // replace writes a table, all of it, over any table of that name.

@@ -42,7 +42,7 @@ func mapped(protocol, host, pod string) Port {
 	return Port{"portsowner", Mapping{protocol, netip.MustParseAddrPort(host), netip.MustParseAddrPort(pod)}}
 }
 
-// many returns some 20 kB of CIDRs, of which no two touch.
+// many returns some 20 kB of CIDRs. No two of them touch.
 func many() []netip.Prefix {
 	var list []netip.Prefix
 	size := 0
@@ -95,7 +95,7 @@ func TestReplaceAndVerify(t *testing.T) {
 			if _, err := tables.Verify(r); !errors.Is(err, ErrGone) {
 				t.Fatalf("before it is written: %v, want ErrGone", err)
 			}
-			for range 2 { // the second replaces the first
+			for range 2 { // the second Replace writes over the first table
 				must(t, tables.Replace(r))
 				wantWhole(t, tables, r)
 			}
@@ -104,7 +104,7 @@ func TestReplaceAndVerify(t *testing.T) {
 				t.Errorf("holder is %q, %v, %v", owner, there, err)
 			}
 			t.Run("nft", func(t *testing.T) { compareWithNft(t, at, r) })
-			for range 2 { // the second has nothing to delete
+			for range 2 { // the second Delete has nothing to delete
 				must(t, tables.Delete(r.Instance))
 			}
 			if _, there, err := tables.Holder(r.Instance); there || err != nil {
@@ -114,7 +114,7 @@ func TestReplaceAndVerify(t *testing.T) {
 	}
 }
 
-// Change turns another ruleset's table, or one that is no ruleset's, into the wanted one.
+// Change turns another ruleset's table, or a table that is no ruleset's, into the wanted table.
 func TestChange(t *testing.T) {
 	at := nettest.Node(t)
 	tables := Open(at)
@@ -249,8 +249,8 @@ func edit(t *testing.T, at *ns.Netns, f func(*nftables.Conn)) {
 	must(t, c.Flush())
 }
 
-// A table that is replaced or changed is never half there: a reader sees either the old
-// one or the new one.
+// A table that is replaced or changed is never half there: a reader sees either the old table or the
+// new table.
 func TestReplaceIsAtOnce(t *testing.T) {
 	a, b := sample(), sample()
 	b.Owner, b.Pools = "anotherone", nil
@@ -320,8 +320,8 @@ func TestWatch(t *testing.T) {
 	next := func(want bool, what string, f func()) {
 		t.Helper()
 		f()
-		// A wait for news that must not come can be short: when f returns, what it did is
-		// committed, and the news are in the socket.
+		// A wait for news that must not come can be short: when f returns, the kernel has committed
+		// what f did, and the news are in the socket.
 		limit := nettest.Deadline
 		if !want {
 			limit = 50 * time.Millisecond
@@ -365,7 +365,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// News that the socket could not hold count as a change.
+// Next reports a change if the socket could not hold all news.
 func TestWatchMissesNothing(t *testing.T) {
 	at := nettest.Node(t)
 	tables := Open(at)

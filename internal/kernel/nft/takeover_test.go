@@ -12,7 +12,7 @@ import (
 
 // formerly is a ruleset's table as the first agents wrote it (eec9484): the cut at
 // priority raw, one rule in the same chain that checks sources, and neither limits nor
-// blocked addresses. An agent finds such a table if it replaces such an agent.
+// blocked addresses. An agent finds such a table when it takes the place of one of the first agents.
 func formerly(r Ruleset) string {
 	return fmt.Sprintf(`table inet %[1]s
 delete table inet %[1]s
@@ -78,13 +78,13 @@ func TestTakeoverOfAFormerTable(t *testing.T) {
 		t.Errorf("its holder is %q, %v, %v", owner, there, err)
 	}
 	notA := func(from, to *place) bool { return from != a && to != a }
-	w.exchange("before", notA) // b reaches what is to be blocked
+	w.exchange("before", notA) // b reaches the addresses that the new table blocks
 
 	taken := make(chan error, 1)
 	go func() {
 		defer close(taken)
 		for range 30 {
-			cmd := nettest.Command(w.node.at, "nft", "-f", "-") // in one transaction, as well
+			cmd := nettest.Command(w.node.at, "nft", "-f", "-") // nft, too, writes the table in one transaction
 			cmd.Stdin = strings.NewReader(formerly(r))
 			if out, err := cmd.CombinedOutput(); err != nil {
 				taken <- fmt.Errorf("%w: %s", err, out)

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dropTooBig drops what a link of a group tells the node about path MTUs. The node would believe
-// such an error about a packet to anybody: the kernel needs no socket for packets that it answered
-// by itself (icmp_err), and the pod need guess no port for sockets that speak with everybody. It
-// keeps the MTU for ten minutes, also for what it forwards there. Pods are one hop away, and the
-// node knows their MTU.
+// dropTooBig drops what a link of a group tells the node about path MTUs. The node would believe such
+// an error about its packets to any machine: the kernel needs no socket for packets that it answered by
+// itself (icmp_err), and the pod need guess no port for sockets that speak with everybody. The node
+// keeps the MTU for ten minutes, also for packets that it forwards to the same address. Pods are one
+// hop away, and the node knows their MTU.
 //
 //	iifgroup 1073741824 icmp type destination-unreachable icmp code frag-needed drop
 //	iifgroup 1073741824 icmpv6 type packet-too-big drop
@@ -26,10 +26,10 @@ func dropTooBig(group uint32, f family) rule {
 }
 
 // dropTooBigOfNothing also drops path MTU errors that the node gets by other links than the
-// group's, if they belong to no connection: if they are about packets that were never sent, such as
-// answers to echo requests. Otherwise one packet from anywhere could have the node cut what pods
-// and others send to somebody. Errors about the node's own connections may be true. The test for
-// errors comes first, so that other packets do not pay for ct.
+// group's, if the errors belong to no connection: if they are about packets that nobody has sent, such
+// as answers to echo requests. Otherwise one packet from anywhere could have the node split what pods
+// and others send to an address into small packets. Errors about the node's own connections may be
+// true. The test for errors comes first, so that other packets do not pay for ct.
 //
 //	icmp type destination-unreachable icmp code frag-needed ct state invalid,untracked drop
 //	icmpv6 type packet-too-big ct state invalid,untracked drop
@@ -49,7 +49,8 @@ func dropTooBigOfNothingTo(group uint32, f family) rule {
 	return f.tooBigOfNothing(fmt.Sprintf("oifgroup %d ", group), leavesBy(group))
 }
 
-// tooBigOfNothing is dropTooBigOfNothing for packets for which only lets the rule go on.
+// tooBigOfNothing returns the rule of dropTooBigOfNothing, for those packets that the parameter `only`
+// lets through. `where` is the text of `only`.
 func (f family) tooBigOfNothing(where string, only []expr.Any) rule {
 	words, exprs := f.tooBig()
 	return rule{
@@ -59,15 +60,16 @@ func (f family) tooBigOfNothing(where string, only []expr.Any) rule {
 }
 
 // dropAboutOptions drops the node's own errors about hop-by-hop options. The kernel reads these
-// options before prerouting (ip6_rcv_core), where all rules about what comes in begin. So it tells
-// whomever a packet names as its source about a wrong option, and sends most of the packet along:
-// also for a link that is cut off, and for a source that is another pod's or blocked. Nothing shows,
-// where the error goes out, by which link the packet came, so that nobody gets such an error. It
-// is one if the packet in it begins with hop-by-hop options: byte 14, the next header, is 0.
+// options before prerouting (ip6_rcv_core), where all rules about what comes in begin. So the kernel
+// tells whomever a packet names as its source about a wrong option, and sends most of the packet along:
+// also if the packet came by a link that is cut off, or if the source is another pod's or blocked.
+// Nothing shows, where the error goes out, by which link the packet came. So the rule lets nobody get
+// such an error. An error is about these options if the packet in it begins with hop-by-hop options:
+// byte 14, the next header, is 0.
 //
 //	icmpv6 type parameter-problem @th,112,8 0 drop
 func dropAboutOptions() rule {
-	const nextHeader = 8 + 6 // in the ICMP message: behind its own head, in the packet's
+	const nextHeader = 8 + 6 // in the ICMP message: behind the ICMP header (8 bytes), in the IPv6 header of the packet
 	load := func(at uint32) expr.Any {
 		return &expr.Payload{OperationType: expr.PayloadLoad, DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Offset: at, Len: 1}
 	}
@@ -85,8 +87,8 @@ func dropAboutOptions() rule {
 	}
 }
 
-// tooBig lets a rule go on if a packet is an ICMP error that says that another packet was too big
-// (RFC 1191, RFC 4443). It returns the rule's text, too.
+// tooBig returns expressions that let a rule go on if a packet is an ICMP error that says that another
+// packet was too big (RFC 1191, RFC 4443), and the text of these expressions.
 func (f family) tooBig() (words string, exprs []expr.Any) {
 	words, head := "icmp type destination-unreachable icmp code frag-needed", []byte{3, 4} // type and code
 	if f.proto == ipv6.proto {
@@ -108,9 +110,10 @@ func (f family) tooBig() (words string, exprs []expr.Any) {
 const leastTold = 1280
 
 // dropSmallMTU drops an error by which a link of a group tells a machine outside of a path with a
-// small MTU, if masquerade would hide the sender. The machine believes it about the
-// node's address, and for ten minutes cuts what it sends there to all pods. Pods may need to
-// tell of larger ones, because they may forward. No machine believes in a smaller one by IPv6.
+// small MTU, if masquerade would hide the sender. The machine believes that the path to the node's
+// address has this MTU, and for ten minutes splits what it sends to that address, for all pods. Pods
+// may need to tell of larger MTUs, because pods may forward. By IPv6 no machine believes in a smaller
+// MTU.
 //
 //	iifgroup 1073741824 icmp type destination-unreachable icmp code frag-needed icmp mtu < 1280
 //		ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 drop
@@ -131,14 +134,15 @@ func dropSmallMTU(group uint32) rule {
 
 // dropMultipath removes MPTCP from the packets by which the links of a group begin TCP connections
 // with the node, so that each connection is an ordinary one, no matter which end opens it. The
-// kernel ends a pod's TCP connections with the node if it is told to, but not MPTCP's: it waits a
-// minute for another path (net.mptcp.close_timeout), and the node's program is told nothing.
+// kernel ends a pod's TCP connections with the node if the agent asks for that, but not MPTCP
+// connections: the kernel waits a minute for another path (net.mptcp.close_timeout), and tells the
+// node's program nothing.
 //
 // The first rule takes out a segment's first MPTCP option alone. No honest SYN has two such
-// options, so the second rule drops a SYN that still has one. When the node has answered with a SYN
-// cookie, the pod's ACK alone makes the connection MPTCP's (mptcp_subflow_init_cookie_req).
-// An option that can do that has 20 bytes or more, so that the third rule looks for options
-// in long headers only.
+// options, so the second rule drops a SYN that still has an MPTCP option. When the node has answered
+// with a SYN cookie, the pod's ACK alone makes the connection MPTCP's (mptcp_subflow_init_cookie_req).
+// An option that can do that has 20 bytes or more, so that the third rule looks for options in long
+// headers only.
 //
 //	iifgroup 1073741824 tcp flags syn reset tcp option mptcp
 //	iifgroup 1073741824 tcp flags syn tcp option mptcp exists drop

@@ -19,8 +19,8 @@ func newNode(t *testing.T) (w *world, a, b, beyond *place) {
 }
 
 // A pod whose link is in a dying group neither sends nor receives, by either family and
-// with any other end. All others still do, and so does the pod once its link leaves the
-// group.
+// with any other end. All other places still send and receive, and so does the pod once its link leaves
+// the group.
 func TestCut(t *testing.T) {
 	w, a, _, _ := newNode(t)
 	r := sample()
@@ -70,7 +70,8 @@ func TestReplaceLeavesNoGap(t *testing.T) {
 	t.Logf("%d datagrams sent meanwhile", len(keys))
 }
 
-// The server beyond the node sees by a packet's source address whether it was masqueraded.
+// The server beyond the node sees by a packet's source address whether masquerade has hidden the
+// sender.
 func TestMasquerade(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -104,7 +105,7 @@ func TestMasquerade(t *testing.T) {
 				} {
 					w.arrived(hop.from, hop.to, family, hop.want)
 				}
-				if tt.name != "not of the pool" { // where b is in it and a is not
+				if tt.name != "not of the pool" { // there the pool has b and not a
 					w.arrived(a, b, family, a.addrs[family].String())
 					w.arrived(b, a, family, b.addrs[family].String())
 				}

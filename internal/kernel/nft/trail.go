@@ -30,15 +30,15 @@ const (
 
 // Trail hears where a probe's packets pass the nftables of a network namespace, and what drops
 // them there. It has a table of its own, with a chain at either end of each hook, whose rules match
-// the probe's packets alone. The kernel removes the table when the Trail is closed, or its process
-// ends.
+// the probe's packets alone. The kernel removes the table when somebody closes the Trail, or when the
+// Trail's process ends.
 type Trail struct {
 	name     string
 	token    [8]byte
 	segments []Segments
-	owner    *netlink.Conn     // made the table
-	ear      *netlink.Conn     // hears of packets
-	known    map[uint32]origin // by the kernel's number for a packet
+	owner    *netlink.Conn     // the socket that made the table
+	ear      *netlink.Conn     // the socket that hears of packets
+	known    map[uint32]origin // how the Trail first saw each packet, by the kernel's number for the packet
 }
 
 // origin is how a packet was first seen.
@@ -57,11 +57,11 @@ type Packet struct {
 
 // Sight is one thing that happened to a packet.
 type Sight struct {
-	Packet        // as it was first seen, before any rule could change it
-	In     int    // index of the link that it came in by; 0: it is the namespace's own
+	Packet        // as the Trail first saw the packet, before any rule could change it
+	In     int    // index of the link that the packet came in by; 0: the namespace sent the packet itself
 	Hook   string // prerouting, input, forward, output or postrouting; "" with Drop
 	Last   bool   // the packet has passed all chains of the hook; otherwise it comes to them
-	Now    Packet // as it is there: masquerade changes addresses, and an echo's identifier; zero with Drop
+	Now    Packet // as the packet is there: masquerade changes addresses, and an echo's identifier; zero with Drop
 	Drop   *Drop  // the packet was dropped
 }
 
@@ -71,7 +71,8 @@ type Drop struct {
 	Handle               uint64 // of the rule, as `nft -a` shows it; 0: by the chain's policy
 }
 
-// Say names the drop, with what the chain is if it is one of chains.
+// Say names the rule or policy that dropped the packet. If chains has the chain, Say adds its hook and
+// policy.
 func (d Drop) Say(chains []BaseChain) string {
 	what := fmt.Sprintf("chain %s %s %s", d.Family, d.Table, d.Chain)
 	for _, c := range chains {
@@ -101,7 +102,7 @@ func (t *Tables) Follow(token [8]byte, segments ...Segments) (*Trail, error) {
 	if err != nil {
 		return failed(err)
 	}
-	_ = ear.SetReadBuffer(receiveBuffer) // with a smaller one Read says that something is missing
+	_ = ear.SetReadBuffer(receiveBuffer) // with a smaller buffer Read may say that something is missing
 	if err := ear.JoinGroup(traceGroup); err != nil {
 		_ = ear.Close()
 		return failed(err)
@@ -129,8 +130,8 @@ func (t *Tables) Follow(token [8]byte, segments ...Segments) (*Trail, error) {
 	return f, nil
 }
 
-// ends are the two ends of a hook. Behind the last chain, only connection tracking confirms the
-// packets that pass.
+// ends are the two ends of a hook. Behind the last chain comes only connection tracking, which confirms
+// the packets that pass.
 var ends = []struct {
 	suffix   string
 	priority priority
@@ -138,7 +139,7 @@ var ends = []struct {
 
 const lastSuffix = "-last"
 
-// traced are the rules that have the kernel tell of the probe's packets.
+// traced returns the rules that have the kernel tell of the probe's packets.
 //
 //	meta l4proto icmp @th,64,64 TOKEN meta nftrace set 1
 //	meta l4proto tcp @th,0,32 PORTS meta nftrace set 1
@@ -217,7 +218,8 @@ func (f *Trail) Read() (sights []Sight, whole bool, err error) {
 	return sights, whole, nil
 }
 
-// sight reads a message about a traced packet. Others may trace packets, too.
+// sight reads a message about a traced packet. ok is false for packets that only others trace, and for
+// what a Trail does not report.
 func (f *Trail) sight(m netlink.Message) (s Sight, ok bool) {
 	if m.Header.Type != messageType(unix.NFT_MSG_TRACE) {
 		return s, false
@@ -234,7 +236,8 @@ func (f *Trail) sight(m netlink.Message) (s Sight, ok bool) {
 		s.Hook, s.Last = strings.CutSuffix(chain, lastSuffix)
 		s.Hook = strings.TrimSuffix(s.Hook, ends[0].suffix)
 		if s.Now, ok = f.packetOf(attrs[unix.NFTA_TRACE_NETWORK_HEADER], attrs[unix.NFTA_TRACE_TRANSPORT_HEADER]); ok {
-			// If a packet begins its way here, an earlier packet may have had its number.
+			// A known number of a packet that begins its way here is an earlier packet's: the kernel
+			// gives numbers again.
 			begins := !s.Last && (s.Hook == hookPrerouting.String() || s.Hook == hookOutput.String())
 			if _, known := f.known[packet]; !known || begins {
 				f.known[packet] = origin{s.Now, int(number32(unix.NFTA_TRACE_IIF))}
@@ -260,7 +263,7 @@ func (f *Trail) sight(m netlink.Message) (s Sight, ok bool) {
 	return s, true
 }
 
-// packetOf tells which packet has such headers, of its network's protocol and of its transport's.
+// packetOf tells which packet has this network header and this transport header.
 func (f *Trail) packetOf(network, transport []byte) (p Packet, ok bool) {
 	p.From, p.To = addressesOf(network)
 	if h := transport; len(h) >= 16 && bytes.Equal(h[8:16], f.token[:]) {
@@ -281,7 +284,8 @@ func (f *Trail) packetOf(network, transport []byte) (p Packet, ok bool) {
 	return p, false
 }
 
-// addressesOf reads source and destination of an IP header; zero ones if it has none.
+// addressesOf reads source and destination of an IP header. They are zero addresses if h is no IP
+// header.
 func addressesOf(h []byte) (from, to netip.Addr) {
 	switch {
 	case len(h) >= 20 && h[0]>>4 == 4:
@@ -292,7 +296,7 @@ func addressesOf(h []byte) (from, to netip.Addr) {
 	return from, to
 }
 
-// drops reports whether a trace says that the packet was dropped, by a rule or by a policy.
+// drops reports whether a trace says that a rule or a policy dropped the packet.
 func drops(attrs map[uint16][]byte) bool {
 	switch number(attrs[unix.NFTA_TRACE_TYPE]) {
 	case unix.NFT_TRACETYPE_POLICY:

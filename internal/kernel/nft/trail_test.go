@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// message is what the kernel tells of a traced packet.
+// message returns a message in which the kernel tells of a traced packet.
 func message(table, chain string, id uint32, more ...netlink.Attribute) []byte {
 	var r request
 	attrs := append([]netlink.Attribute{
@@ -29,20 +29,20 @@ func heard(f *Trail, raw []byte) (Sight, bool) {
 	return f.sight(netlink.Message{Header: netlink.Header{Type: messageType(unix.NFT_MSG_TRACE)}, Data: raw})
 }
 
-// network is what a trace says of a packet: its IPv4 header.
+// network returns the attribute of a trace that has the packet's IPv4 header.
 func network(from, to netip.Addr) netlink.Attribute {
 	h := slices.Concat([]byte{0x45}, make([]byte, 11), from.AsSlice(), to.AsSlice())
 	return netlink.Attribute{Type: unix.NFTA_TRACE_NETWORK_HEADER, Data: h}
 }
 
-// transport is what a trace says of a packet: its transport's header.
+// transport returns the attribute of a trace that has the packet's transport header.
 func transport(header ...byte) netlink.Attribute {
 	return netlink.Attribute{Type: unix.NFTA_TRACE_TRANSPORT_HEADER, Data: append(header, make([]byte, 20-len(header))...)}
 }
 
-// A packet is known by its headers where the trail's own chains see it first, and from then on by
-// the kernel's number, whatever masquerade makes of its headers. Packets that others trace belong
-// to no probe.
+// A Trail knows a packet by its headers where the trail's own chains see it first, and from then on by
+// the kernel's number, whatever masquerade makes of the headers. Packets that others trace belong to no
+// probe.
 func TestSight(t *testing.T) {
 	f := ourTrail()
 	asked, answered := transport(8, 0, 0, 0, 1, 2, 3, 4, 7, 7, 7), transport(129, 0, 0, 0, 1, 2, 3, 4, 7, 7, 7)
@@ -94,7 +94,7 @@ func FuzzSight(f *testing.F) {
 	})
 }
 
-// verdict is a rule's verdict in a trace.
+// verdict returns the attribute of a trace that has a rule's verdict.
 func verdict(code uint32) netlink.Attribute {
 	return new(request).nest(unix.NFTA_TRACE_VERDICT, attr32(unix.NFTA_VERDICT_CODE, code))
 }

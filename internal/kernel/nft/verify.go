@@ -10,17 +10,16 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// Answers of Verify. They are wrapped with the table's name, ErrChanged also with what
-// differs.
+// Answers of Verify. Verify wraps them with the table's name, and ErrChanged also with what differs.
 var (
 	ErrGone    = errors.New("gone")
 	ErrChanged = errors.New("changed")
 )
 
-// Verify compares the ruleset's table in the kernel with the one that Replace writes. It
-// returns nil, ErrGone or ErrChanged, with the generation for which that holds; or the
-// reason why it could not read the table. The parts that the last Replace left out
-// (Lacks) have to be missing: Complete tries to write them again.
+// Verify compares the ruleset's table in the kernel with the table that Replace writes. It returns nil,
+// ErrGone or ErrChanged, with the generation for which the answer holds; or the reason why it could not
+// read the table. The parts that the last Replace left out (Lacks) have to be missing: Complete tries
+// to write them again.
 func (t *Tables) Verify(r Ruleset) (Generation, error) {
 	have, at, err := t.read(r.Table())
 	if errors.Is(err, errNoTable) {
@@ -58,7 +57,7 @@ func (t *Tables) Holder(instance string) (owner string, there bool, err error) {
 	return owner, true, nil
 }
 
-// diff returns the differences between a table and the wanted one, a phrase for each.
+// diff returns the differences between a table and the wanted table, a phrase for each difference.
 func diff(want, have table) []string {
 	var diffs []string
 	say := func(format string, args ...any) { diffs = append(diffs, fmt.Sprintf(format, args...)) }
@@ -148,7 +147,7 @@ func without[T comparable](a, b []T) []T {
 	return rest
 }
 
-// words is a thing that has been shown already.
+// words is the text of a thing, as a fmt.Stringer for some.
 type words string
 
 func (w words) String() string { return string(w) }
@@ -162,7 +161,7 @@ func (s set) shown(entries []entry) []words {
 	return list
 }
 
-// some lists a few things and counts the rest.
+// some returns the texts of the first five things, and says how many more there are.
 func some[T fmt.Stringer](things []T) string {
 	const few = 5
 	texts := make([]string, 0, few)

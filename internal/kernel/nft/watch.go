@@ -20,17 +20,17 @@ type Watch struct {
 	name   string
 	c      *netlink.Conn
 
-	// About the transaction whose news are being read, before its generation is known:
-	touched bool // it touched the table
-	gone    bool // the table is gone after it
-	others  bool // a socket that is not one of tables' sockets made it
+	// About the transaction whose news Next is reading, before Next knows its generation:
+	touched bool // the transaction touched the table
+	gone    bool // the table is gone after the transaction
+	others  bool // a socket that is not one of tables' sockets made the transaction
 }
 
 // News says that one or more transactions touched the table.
 type News struct {
-	Made   Generation // the generation that the last of them made
-	Gone   bool       // the last of them deleted the table; false: the table may even be unchanged
-	Others bool       // others than the watching Tables made some of them, or may have
+	Made   Generation // the generation that the last of these transactions made
+	Gone   bool       // the last of these transactions deleted the table; false: the table may even be unchanged
+	Others bool       // others than the watching Tables made some of these transactions, or may have
 }
 
 // receiveBuffer is how many bytes of news the kernel keeps for a watch that has not read
@@ -56,10 +56,10 @@ func (t *Tables) Watch(instance string) (*Watch, error) {
 	return &Watch{tables: t, name: stamp.Table(instance), c: c}, nil
 }
 
-// Next waits for a transaction that touches the table. If it hears of several at once, it
-// returns one News for all of them. If the socket could not hold all news (ENOBUFS), Next
-// says that others touched the table in the current generation. When ctx ends, Next
-// returns ctx.Err(); a later call goes on where it stopped.
+// Next waits for a transaction that touches the table. If Next hears of several such transactions at
+// once, it returns one News for all of them. If the socket could not hold all news (ENOBUFS), Next says
+// that others touched the table in the current generation. When ctx ends, Next returns ctx.Err(); a
+// later call goes on where it stopped.
 func (w *Watch) Next(ctx context.Context) (News, error) {
 	if err := w.c.SetReadDeadline(time.Time{}); err != nil {
 		return News{}, fmt.Errorf("watching nftables: %w", err)
@@ -83,7 +83,7 @@ func (w *Watch) Next(ctx context.Context) (News, error) {
 		}
 		var last News
 		for _, m := range messages {
-			// The kernel ends the news of a transaction with the generation that it made.
+			// The kernel ends the news of a transaction with the generation that the transaction made.
 			if g, ok := generationOf(m); ok {
 				if w.touched {
 					last = News{g, w.gone, last.Others || w.others}

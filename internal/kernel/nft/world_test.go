@@ -16,8 +16,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// world is a node with pods, made without Berth, and a server beyond the node that has
-// routes back to all of them.
+// world is a node with pods, made without Berth, and a server beyond the node that has routes back to
+// the node and all pods.
 type world struct {
 	t    *testing.T
 	node *place
@@ -56,7 +56,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// add connects a place to the node as a pod is connected: by one veth pair, over which it
+// add connects a place to the node as a pod is connected: by one veth pair, over which the place
 // reaches everything, and with host addresses (/32 and /128) only.
 func (w *world) add(name string, at *ns.Netns, v4, v6 string) *place {
 	w.t.Helper()
@@ -142,7 +142,7 @@ func (w *world) send(from, to *place, family int, tag string) string {
 	return text + " at " + to.name
 }
 
-// sendUntil sends datagrams both ways until something is done, and returns their keys.
+// sendUntil sends datagrams both ways until done has a result, and returns the datagrams' keys.
 func (w *world) sendUntil(a, b *place, done <-chan error) (keys []string) {
 	w.t.Helper()
 	for sent := 0; ; sent++ {
@@ -173,18 +173,18 @@ func (w *world) source(key string) (netip.Addr, bool) {
 	return from, ok
 }
 
-// letter is a datagram that was sent, and may have been lost: a link that was set up
-// before its peer sends nothing until the kernel's linkwatch notices, some time later,
-// that the link has a carrier (net/core/link_watch.c).
+// letter is a datagram that a place has sent, and that may be lost: a link that came up before its peer
+// sends nothing until the kernel's linkwatch notices, some time later, that the link has a carrier
+// (net/core/link_watch.c).
 type letter struct {
 	key    string // in the inbox
-	should bool   // it has to arrive
-	again  func() // sends it once more
+	should bool   // the datagram has to arrive
+	again  func() // sends the datagram once more
 }
 
 // exchange lets every place send to every other place by both families, and returns what
-// arrived, sorted. It repeats the datagrams that should arrive until they do; then it waits
-// a moment for those that should not.
+// arrived, sorted. exchange repeats the datagrams that should arrive until they do. Then it waits a
+// moment for datagrams that should not arrive.
 func (w *world) exchange(tag string, should func(from, to *place) bool) []string {
 	w.t.Helper()
 	var all []letter

@@ -20,7 +20,7 @@ const (
 	BufferSize = 32 << 10
 
 	// timeout is how long Receive waits for an answer. The kernel answers before sendto
-	// returns, so only a broken kernel makes a caller wait, or a socket that had no room for the
+	// returns, so a caller waits only if the kernel is broken, or if the socket had no room for the
 	// answer.
 	timeout = 30 * time.Second
 )
@@ -29,20 +29,21 @@ const (
 // messages: a buffer of its own would be a quarter of all memory that an ADD and a DEL allocate.
 var buffers = sync.Pool{New: func() any { return new([BufferSize]byte) }}
 
-// ErrLong says that a message from the kernel is longer than BufferSize. A dump has none such; a
-// single answer about an interface may be, which tells all its second names.
+// ErrLong says that a message from the kernel is longer than BufferSize. A dump has no such message. A
+// single answer about an interface may be that long, because it tells all second names of the
+// interface.
 var ErrLong = errors.New("the kernel's answer is too long")
 
 var errSilent = errors.New("the kernel does not answer")
 
-// Socket is used by one goroutine at a time. After any error its user has to close it,
-// because unread answers may be left in it.
+// One goroutine at a time may use a Socket. After any error its user has to close the Socket, because
+// unread answers may be left in it.
 type Socket struct {
 	fd   int
 	port uint32
 	to   unix.SockaddrNetlink // the kernel's address; x/sys writes into it at each call
 	buf  []byte
-	ctx  context.Context // of Until
+	ctx  context.Context // the context that Until was given
 }
 
 // Open opens a socket in the calling thread's network namespace. bus is NETLINK_ROUTE,
@@ -63,9 +64,9 @@ func Open(bus int, options ...int) (*Socket, error) {
 }
 
 func (s *Socket) prepare(options []int) error {
-	// Connecting gives the socket its port, too. The kernel takes no messages of others for a
-	// socket that is connected to the kernel (netlink_getsockbyportid): otherwise a pod could
-	// fill the sockets that Berth has in the pod's namespace.
+	// Connecting gives the socket its port, too. The kernel takes no messages of other programs for a
+	// socket that is connected to the kernel (netlink_getsockbyportid): otherwise a pod could fill the
+	// sockets that Berth has in the pod's namespace.
 	if err := unix.Connect(s.fd, &s.to); err != nil {
 		return os.NewSyscallError("connect", err)
 	}
@@ -82,17 +83,17 @@ func (s *Socket) prepare(options []int) error {
 	return s.wait(timeout)
 }
 
-// wait sets how long a recvfrom waits. 0 would be without end.
+// wait sets how long a recvfrom waits. With 0 it would wait without end.
 func (s *Socket) wait(d time.Duration) error {
 	tv := unix.NsecToTimeval(int64(d))
 	return os.NewSyscallError("setsockopt", unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv))
 }
 
-// Until has Receive fail once ctx has ended, whatever comes. If ctx ends before its deadline
-// while Receive waits, Receive may still wait until the deadline.
+// Until has Receive fail once ctx has ended, even if the kernel has answered. If ctx ends before its
+// deadline while Receive waits, Receive may still wait until the deadline.
 func (s *Socket) Until(ctx context.Context) { s.ctx = ctx }
 
-// Close closes the socket. Data that Receive has returned are not valid any more.
+// Close closes the socket. From then on data that Receive has returned are not valid any more.
 func (s *Socket) Close() {
 	unix.Close(s.fd)
 	buffers.Put((*[BufferSize]byte)(s.buf))
@@ -130,7 +131,8 @@ func (s *Socket) Receive() ([]byte, error) {
 		switch sender, ok := from.(*unix.SockaddrNetlink); {
 		case err != nil && err != unix.EINTR && err != unix.EAGAIN:
 			return nil, os.NewSyscallError("recvfrom", err)
-		// Only port 0 is the kernel. Others may have written before the socket was connected.
+		// Only port 0 is the kernel. Other programs may have written to the socket before it was
+		// connected.
 		case err != nil || !ok || sender.Pid != 0:
 			if time.Since(begun) >= timeout {
 				return nil, errSilent

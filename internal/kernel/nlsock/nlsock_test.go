@@ -26,13 +26,13 @@ func other(t *testing.T) (fd int) {
 	return fd
 }
 
-// write writes what is no message to a socket, without waiting for room.
+// write writes a header of zeros, which is no message, to a socket, without waiting for room.
 func write(fd int, to uint32) error {
 	return unix.Sendto(fd, make([]byte, unix.SizeofNlMsghdr), unix.MSG_DONTWAIT, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: to})
 }
 
 // Others who have CAP_NET_ADMIN in the network namespace, as a pod has in its own, cannot write
-// to a socket there, and the kernel answers on it.
+// to a socket of Berth's there, and the kernel answers on that socket.
 func TestOthersCannotWrite(t *testing.T) {
 	nettest.Need(t)
 	s, err := Open(unix.NETLINK_ROUTE)
@@ -83,10 +83,10 @@ func TestReceiveEndsWithItsContext(t *testing.T) {
 func flood(t *testing.T, port uint32) {
 	t.Helper()
 	fd := other(t)
-	nettest.Meanwhile(t, func() { _ = write(fd, port) }) // there may be no room
+	nettest.Meanwhile(t, func() { _ = write(fd, port) }) // the socket may have no room
 }
 
-// A socket's buffer serves the sockets after it.
+// A closed socket's buffer serves later sockets.
 func TestBuffersServeAgain(t *testing.T) {
 	nettest.Need(t)
 	const sockets = 200
@@ -98,7 +98,7 @@ func TestBuffersServeAgain(t *testing.T) {
 		s.Close()
 	}
 	runtime.ReadMemStats(&after)
-	if got := after.TotalAlloc - before.TotalAlloc; got > sockets*BufferSize/2 { // the race detector's pool loses a quarter
+	if got := after.TotalAlloc - before.TotalAlloc; got > sockets*BufferSize/2 { // with the race detector a pool loses a quarter of its buffers
 		t.Errorf("%d sockets allocated %d bytes", sockets, got)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// BenchmarkOpen is what the plugin pays to identify the pod's namespace.
+// BenchmarkOpen measures what the plugin pays to identify the pod's namespace.
 func BenchmarkOpen(b *testing.B) {
 	path := nettest.Pod(b).Ref().Path
 	for b.Loop() {
@@ -19,7 +19,7 @@ func BenchmarkOpen(b *testing.B) {
 	}
 }
 
-// BenchmarkOpenSoon is what the agent pays for that.
+// BenchmarkOpenSoon measures what the agent pays to identify the pod's namespace.
 func BenchmarkOpenSoon(b *testing.B) {
 	path := nettest.Pod(b).Ref().Path
 	for b.Loop() {
@@ -31,7 +31,7 @@ func BenchmarkOpenSoon(b *testing.B) {
 	}
 }
 
-// BenchmarkDo is a round trip into a namespace and back.
+// BenchmarkDo measures a round trip into a namespace and back.
 func BenchmarkDo(b *testing.B) {
 	n := nettest.Pod(b)
 	for b.Loop() {

@@ -14,9 +14,9 @@ import (
 // in its own user namespace and in the user namespace that owns n.
 //
 // f runs on a goroutine of its own. If the thread cannot return to the namespace
-// that it came from, the thread ends with that goroutine and is not used again.
-// A runtime.Goexit in f (a test's FailNow) ends the caller's goroutine too; a
-// panic in f ends the program.
+// that it came from, the thread ends with that goroutine, and Go never uses the thread again. A
+// runtime.Goexit in f (a test's FailNow) ends the caller's goroutine too; a panic in f ends the
+// program.
 func (n *Netns) Do(f func() error) error {
 	var (
 		err      error

@@ -15,8 +15,7 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// threadNetns is the network namespace of the calling thread, such as
-// "net:[4026531840]".
+// threadNetns returns the network namespace of the calling thread, such as "net:[4026531840]".
 func threadNetns() string {
 	link, err := os.Readlink("/proc/thread-self/ns/net")
 	if err != nil {
@@ -170,7 +169,7 @@ func TestHasLink(t *testing.T) {
 	nettest.Run(t, inside, "ip link add plain type veth peer name other")
 	nettest.Run(t, inside, "ip link property add dev plain altname second")
 	nettest.Run(t, inside, "ip link set lo name narrow")
-	nettest.Run(t, inside, "ip link set narrow mtu 67") // it no longer carries IPv4, and has no IPv4 sysctls
+	nettest.Run(t, inside, "ip link set narrow mtu 67") // the link no longer carries IPv4, and has no IPv4 sysctls
 	must(t, inside.Do(func() error {
 		for name, want := range map[string]bool{
 			"plain": true, "other": true, "narrow": true, "second": true, "": false, "eth0": false, "lo": false,
@@ -184,8 +183,8 @@ func TestHasLink(t *testing.T) {
 	}))
 }
 
-// A folder of a link's sysctls ends when the link is renamed: it never becomes another link's
-// that gets the name.
+// A folder of a link's sysctls ends when somebody renames the link: the folder never becomes that of
+// another link that gets the name.
 func TestSysctlsOfRenamedLink(t *testing.T) {
 	pod := nettest.Pod(t)
 	nettest.Run(t, pod, "ip link add first type veth peer name third")

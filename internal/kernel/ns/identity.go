@@ -89,10 +89,9 @@ func identify(fd int) (*Netns, error) {
 }
 
 // id returns a number that no other network namespace of this boot has or will
-// have; 0 if it cannot be read. There are two sources of such a number: the ioctl
-// and the namespace's cookie. Which one id asks depends on the kernel alone, never
-// on the caller's rights, so that the plugin and the agent compare numbers of the
-// same source. (On Linux 6.18 both answer the same number.)
+// have; 0 if id cannot read it. There are two sources of such a number: the ioctl and the namespace's
+// cookie. Which source id asks depends on the kernel alone, never on the caller's rights, so that the
+// plugin and the agent compare numbers of the same source. (On Linux 6.18 both answer the same number.)
 func (n *Netns) id() uint64 {
 	var id uint64
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(n.fd), nsGetID, uintptr(unsafe.Pointer(&id)))
@@ -102,8 +101,8 @@ func (n *Netns) id() uint64 {
 	if errno != unix.ENOTTY { // the kernel has this ioctl: do not ask the other source
 		return 0
 	}
-	// SO_NETNS_COOKIE (Linux 5.14) has to be read from a socket inside the namespace;
-	// entering it by setns needs CAP_SYS_ADMIN.
+	// id has to read SO_NETNS_COOKIE (Linux 5.14) from a socket inside the namespace; entering the
+	// namespace by setns needs CAP_SYS_ADMIN.
 	if err := n.Do(func() (err error) { id, err = cookie(); return err }); err != nil {
 		return 0
 	}

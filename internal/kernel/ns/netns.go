@@ -1,6 +1,6 @@
 // Package ns opens network namespaces, tells them apart and runs functions
-// inside them. The plugin links this package, so it imports nothing but the standard
-// library, x/sys/unix and internal/patience.
+// inside them. The plugin links this package, so it imports nothing but the standard library,
+// x/sys/unix, internal/patience and internal/kernel/linklock.
 package ns
 
 import (
@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Errors of Open and Ref.Open. They are wrapped with the path and with what is there.
+// Errors of Open and Ref.Open. Open wraps them with the path and with what is there.
 var (
-	ErrGone     = errors.New("network namespace is gone") // nothing is at the path; for Ref.Open also: something else is
+	ErrGone     = errors.New("network namespace is gone") // nothing is at the path; for Ref.Open also: something else is there
 	ErrNotNetns = errors.New("not a network namespace")   // the path leads to something else
 	// ErrFile is the ErrNotNetns of a regular file. An unmount of a namespace leaves the file on
 	// which it was mounted, and so may the end of a boot.
@@ -31,8 +31,8 @@ type Ref struct {
 	ID   uint64 `json:"id,omitempty"` // never reused while the machine runs; 0: not known
 }
 
-// Same reports whether r and o are one namespace, whatever their paths are. If the ID
-// of one of them is not known, device and inode decide.
+// Same reports whether r and o are one namespace, whatever their paths are. If the ID of r or o is not
+// known, device and inode decide.
 func (r Ref) Same(o Ref) bool {
 	return r.Dev == o.Dev && r.Ino == o.Ino && (r.ID == o.ID || r.ID == 0 || o.ID == 0)
 }
@@ -59,8 +59,8 @@ func (r Ref) Open() (*Netns, error) {
 	return n, nil
 }
 
-// Handle is what callers need of an open namespace that they hand on. A Netns is one, and
-// so is an open namespace of a node in memory. The namespace lives at least until Close.
+// Handle is what callers need of an open namespace that they hand on. A Netns is a Handle, and so is an
+// open namespace of a node in memory. The namespace lives at least until Close.
 type Handle interface {
 	Ref() Ref
 	// HasLink reports whether the namespace has a link of that name, whoever made it.
@@ -85,9 +85,9 @@ func Open(path string) (*Netns, error) {
 	return n, about(path, err)
 }
 
-// Passing reports whether an error in looking for a namespace, or into one, says nothing about it:
-// another try may succeed, because the machine or the process lacks something just now, or the
-// path's file system does not answer.
+// Passing reports whether an error in looking for a namespace, or into a namespace, says nothing about
+// the namespace: another try may succeed, because the machine or the process lacks something just now,
+// or the path's file system does not answer.
 func Passing(err error) bool {
 	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN, ErrHangs} {
 		if errors.Is(err, e) {
@@ -126,8 +126,8 @@ func open(path string) (*Netns, error) {
 	return reopen(at, path)
 }
 
-// reopen opens the very file that at is open on by O_PATH, even if the path has been bound
-// anew since. It is one of the namespace file system.
+// reopen opens the very file that at is open on by O_PATH, even if somebody has bound the path anew
+// since. The file is of the namespace file system.
 func reopen(at int, path string) (*Netns, error) {
 	same := "/proc/self/fd/" + strconv.Itoa(at)
 	fd, err := retry(func() (int, error) { return unix.Open(same, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0) })

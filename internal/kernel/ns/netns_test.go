@@ -30,7 +30,7 @@ func TestOpenRefuses(t *testing.T) {
 	must(t, unix.Mkfifo(at("fifo"), 0o600))
 	must(t, os.Symlink("loop", at("loop")))
 	must(t, os.Symlink("nowhere", at("dangling")))
-	short := filepath.Join(os.TempDir(), "s"+strconv.Itoa(os.Getpid())) // a socket's path is limited
+	short := filepath.Join(os.TempDir(), "s"+strconv.Itoa(os.Getpid())) // the kernel limits the length of a socket's path
 	listener, err := net.Listen("unix", short)
 	must(t, err)
 	defer listener.Close()
@@ -143,7 +143,7 @@ func TestRefOpen(t *testing.T) {
 	other := nettest.Pod(t)
 	before := openFiles(t)
 	moved := other.Ref()
-	moved.Path = ref.Path // as if the path had been bound anew
+	moved.Path = ref.Path // as if somebody had bound the path anew
 	if _, err := moved.Open(); !errors.Is(err, ns.ErrGone) {
 		t.Errorf("another namespace at the path: %v", err)
 	}

@@ -10,7 +10,8 @@ import (
 )
 
 // Apart has a program start in network and mount namespaces of its own, and, if user is set, in a
-// user namespace, whose root is the user that starts it. It ends with the thread that started it.
+// user namespace, whose root is the user that starts the program. The program ends with the thread that
+// started it.
 func Apart(user bool) *syscall.SysProcAttr {
 	if !user {
 		return &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
@@ -46,12 +47,12 @@ func New(path string) (*Netns, error) {
 	return n, nil
 }
 
-// Delete takes away the path of a namespace that New made, and closes it. Deleting twice
-// is nothing.
+// Delete takes away the path of a namespace that New made, and closes the namespace. A second Delete
+// does nothing.
 //
 //	ip netns delete NAME
 func (n *Netns) Delete() error {
-	_ = n.Close() // fails if it is closed already
+	_ = n.Close() // fails if somebody has closed n already
 	path := n.ref.Path
 	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("unmounting %s: %w", path, err)
@@ -62,8 +63,8 @@ func (n *Netns) Delete() error {
 	return nil
 }
 
-// Unbound makes a network namespace that has no path. It ends when it is closed, unless a
-// process or a socket is in it. The caller needs CAP_SYS_ADMIN.
+// Unbound makes a network namespace that has no path. The namespace ends when somebody closes it,
+// unless a process or a socket is in it. The caller needs CAP_SYS_ADMIN.
 //
 //	unshare --net
 func Unbound() (n *Netns, err error) {

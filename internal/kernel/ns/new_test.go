@@ -36,7 +36,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// A namespace without a path is another one than the process's, and ends when it is closed.
+// A namespace without a path is not the process's namespace, and ends when its holder closes it.
 func TestUnbound(t *testing.T) {
 	nettest.Need(t)
 	home := threadNetns()

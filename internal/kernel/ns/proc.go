@@ -8,29 +8,29 @@ import (
 
 // A proc file system gets slower with every network namespace whose sysctls it has
 // shown: the folders sys/net/ipv4 of all these namespaces have the same name in the
-// same folder, the kernel caches them for as long as the namespaces live, and to find
-// one it looks at all of them (fs/proc/proc_sysctl.c, proc_sys_compare). With 5,000
-// pods an ADD spent 10 ms on its four sysctls. So Berth uses a proc file system of its
-// own, mounted nowhere, and makes a new one after it has opened many files in it.
+// same folder, the kernel caches them for as long as the namespaces live, and to find one such folder
+// the kernel looks at all of them (fs/proc/proc_sysctl.c, proc_sys_compare). With 5,000 pods an ADD
+// spent 10 ms on its four sysctls. So Berth uses a proc file system of its own, mounted nowhere, and
+// makes a new one after it has opened many files in it.
 
-// freshFor is how many files Berth opens in one proc file system before it makes the
-// next. Making one costs as much as opening a few files.
+// freshFor is how many files Berth opens in one proc file system before it makes the next. Making a
+// file system costs as much as opening a few files.
 const freshFor = 256
 
-// proc is a proc file system: one of our own or, as a fallback, the process's /proc.
+// proc is a proc file system: a proc file system of Berth's own or, as a fallback, the process's /proc.
 type proc struct {
-	fd   int    // the root folder of our own one; -1 for the fallback
-	path string // prefix of paths, relative to fd: "" for our own one, "/proc" for the fallback
+	fd   int    // the root folder of our own file system; -1 for the fallback
+	path string // prefix of paths, relative to fd: "" for our own file system, "/proc" for the fallback
 
 	of    *procs
-	users int // files that are being opened, plus one while this is of.current
+	users int // how many files callers are opening, plus one while this proc is of.current
 }
 
 // procs hands out the current proc file system.
 type procs struct {
 	mu      sync.Mutex
 	current *proc
-	opened  int // how many files were opened in current
+	opened  int // how many files callers have opened in current
 }
 
 var ownProc procs

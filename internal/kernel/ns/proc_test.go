@@ -9,7 +9,7 @@ import (
 )
 
 // Each namespace shows its own values, however often Berth renews the proc file system
-// that it reads them from; and Berth closes the proc file systems that it replaced.
+// from which it reads the values; and Berth closes the proc file systems that it replaced.
 func TestSysctlOfManyNamespaces(t *testing.T) {
 	nettest.Need(t)
 	const name = "ipv4/conf/default/log_martians"

@@ -26,8 +26,8 @@ const (
 
 var openings patience.Calls
 
-// OpenSoon is Open with a time limit: a path that has not opened by then is ErrHangs.
-// Open itself would wait for ever for a file system that hangs.
+// OpenSoon is Open with a time limit: if the path has not opened by then the error is ErrHangs. Open
+// itself would wait for ever for a file system that hangs.
 func OpenSoon(path string) (*Netns, error) {
 	n, err := openNow(path)
 	if err != errMayHang {
@@ -57,8 +57,8 @@ var kernels = []string{"/run/netns/", "/var/run/netns/"}
 
 // openNow opens the usual paths, /proc/PID/ns/net and what is mounted in one of the
 // folders of kernels, without a goroutine and a time limit, which would cost an ADD 0.1 ms.
-// It asks no server, whatever is mounted on the path, on its folder or on a folder above
-// it. If it cannot open the path that way the error is errMayHang.
+// openNow asks no server, whatever is mounted on the path, on the path's folder or on a folder above
+// that. If openNow cannot open the path that way the error is errMayHang.
 func openNow(path string) (*Netns, error) {
 	at, err := findNow(path)
 	if err == unix.ENOENT {
@@ -80,8 +80,8 @@ func openNow(path string) (*Netns, error) {
 	return reopen(at, path)
 }
 
-// findNow opens by O_PATH what a usual path leads to. Any error but ENOENT says nothing of
-// the path.
+// findNow opens by O_PATH what a usual path leads to. An error other than ENOENT says nothing about the
+// path.
 func findNow(path string) (int, error) {
 	if rest, ok := strings.CutPrefix(path, "/proc/"); ok {
 		process, ok := strings.CutSuffix(rest, "/ns/net")
@@ -98,8 +98,8 @@ func findNow(path string) (int, error) {
 	return -1, errMayHang
 }
 
-// ofProcess opens the namespace of a process. Nothing may be mounted on the way from
-// /proc to the link to the namespace, which the kernel answers for itself.
+// ofProcess opens the namespace of a process. Nothing may be mounted on the way from /proc to the
+// folder ns. The kernel follows the link net in that folder itself.
 func ofProcess(process string) (int, error) {
 	proc, err := procFolder()
 	if err != nil {
@@ -113,9 +113,9 @@ func ofProcess(process string) (int, error) {
 	return openat2(folder, "net", 0, 0)
 }
 
-// inFolder opens the file of a name in a folder, from the kernel's memory alone: it asks the
-// folder's own file system nothing (RESOLVE_CACHED, Linux 5.12). A mount point stays in that
-// memory.
+// inFolder opens the file of a name in a folder, from the kernel's memory alone: the kernel asks the
+// folder's own file system nothing (RESOLVE_CACHED, Linux 5.12). A mount point always is in the
+// kernel's memory.
 func inFolder(folder, name string) (int, error) {
 	dir, err := openat2(unix.AT_FDCWD, folder, unix.O_DIRECTORY, 0)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// OpenSoon gives up on a path whose file system hangs, from the second time on at once.
+// OpenSoon gives up on a path whose file system hangs. From the second time on it gives up at once.
 // When the file system answers again, OpenSoon opens the path as any other.
 func TestOpenHangs(t *testing.T) {
 	dir := t.TempDir()

@@ -29,9 +29,9 @@ func SetSysctl(name, value string) error {
 	return writeSysctl(name, value, fd, err)
 }
 
-// Sysctls is a folder of sysctls below net that is open, such as that of a link,
-// "ipv4/conf/eth0". If somebody renames the link, the folder ends: from then on Get and Set
-// fail with fs.ErrNotExist, even if another link has the name by then.
+// Sysctls is an open folder of sysctls below net, such as the folder of a link, "ipv4/conf/eth0". If
+// somebody renames the link, the folder ends: from then on Get and Set fail with fs.ErrNotExist, even
+// if another link has the name by then.
 type Sysctls struct {
 	fd     int
 	folder string
@@ -47,13 +47,13 @@ func OpenSysctls(folder string) (*Sysctls, error) {
 	return &Sysctls{fd, folder}, nil
 }
 
-// Get is Sysctl.
+// Get reads the sysctl of a name in the folder, as Sysctl does.
 func (f *Sysctls) Get(name string) (string, error) {
 	fd, err := f.open(name, unix.O_RDONLY)
 	return readSysctl(filepath.Join(f.folder, name), fd, err)
 }
 
-// Set is SetSysctl.
+// Set writes the sysctl of a name in the folder, as SetSysctl does.
 func (f *Sysctls) Set(name, value string) error {
 	fd, err := f.open(name, unix.O_WRONLY)
 	return writeSysctl(filepath.Join(f.folder, name), value, fd, err)
@@ -84,8 +84,8 @@ func readSysctl(name string, fd int, err error) (string, error) {
 	return strings.TrimSuffix(string(value[:n]), "\n"), nil
 }
 
-// writeSysctl writes a sysctl's file and closes it, unless opening it failed. It does
-// without os.File, whose poller would double the cost: an ADD writes several.
+// writeSysctl writes a sysctl's file and closes it, unless opening it failed. It does without os.File,
+// whose poller would double the cost: an ADD writes several sysctls.
 func writeSysctl(name, value string, fd int, err error) error {
 	if err != nil {
 		return fmt.Errorf("setting sysctl net/%s to %q: %w", name, value, err)

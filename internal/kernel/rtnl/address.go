@@ -14,9 +14,9 @@ type Address struct {
 	Index  int          // of the link
 }
 
-// AddAddress adds an address without duplicate address detection, so that it can be used
-// at once, without a lifetime, and without a route to its prefix. If the link has the
-// address already the error is kernel.ErrExists.
+// AddAddress adds an address without duplicate address detection, so that the address works at once,
+// without a lifetime, and without a route to its prefix. If the link has the address already the error
+// is kernel.ErrExists.
 //
 //	ip addr add PREFIX dev DEV nodad noprefixroute
 func AddAddress(a Address) Request {
@@ -49,9 +49,9 @@ func (c *Conn) Addresses(index int) ([]Address, error) {
 	})
 }
 
-// EachAddress calls each for a link's addresses of one family, IPv6 or IPv4. If they change while
-// they are listed, it calls each twice for some. An error of
-// each ends the list and is returned; if it is ErrStop, EachAddress returns nil.
+// EachAddress calls each for a link's addresses of one family, IPv6 or IPv4. If the addresses change
+// meanwhile, EachAddress may call each twice for an address. An error of each ends the list, and
+// EachAddress returns the error; for ErrStop it returns nil.
 //
 //	ip -4|-6 addr show dev DEV
 func (c *Conn) EachAddress(index int, ipv6 bool, each func(Address) error) error {
@@ -70,13 +70,13 @@ func (c *Conn) EachAddress(index int, ipv6 bool, each func(Address) error) error
 
 func addressesOf(index, family int) Request {
 	msg := nl.NewIfAddrmsg(family)
-	msg.Index = uint32(index) // the kernel filters by it, because the socket is a strict one
+	msg.Index = uint32(index) // the kernel filters by the index, because the socket asks for strict checks
 	return Request{text: fmt.Sprint("ip addr show dev ", index), typ: unix.RTM_GETADDR, body: body(msg)}
 }
 
-// GetAddress6 looks up an IPv6 address on a link and reads it into a. It costs one
-// look-up, however many addresses there are. If the link does not have the address the
-// error is kernel.ErrNotFound. The kernel has no such request for IPv4.
+// GetAddress6 looks up an IPv6 address on a link and reads it into a. GetAddress6 costs one look-up,
+// however many addresses the link has. If the link does not have the address the error is
+// kernel.ErrNotFound. The kernel has no such request for IPv4.
 //
 //	ip -6 addr show to ADDR dev DEV
 func GetAddress6(addr netip.Addr, index int, a *Address) Request {

@@ -18,7 +18,8 @@ const (
 )
 
 // Advertised returns the indices of links that have a route or an address by a router
-// advertisement, each once. Before Linux 5.18 addresses do not tell.
+// advertisement, each once. Before Linux 5.18 the kernel does not say which addresses came by an
+// advertisement.
 //
 //	ip -6 route show table all proto ra; ip -6 addr show proto kernel_ra
 func (c *Conn) Advertised() ([]int, error) {
@@ -27,7 +28,8 @@ func (c *Conn) Advertised() ([]int, error) {
 		typ:  unix.RTM_GETROUTE,
 		body: body(&nl.RtMsg{RtMsg: unix.RtMsg{Family: unix.AF_INET6, Protocol: unix.RTPROT_RA}}),
 	}, parseAdvertised)
-	// If they change all the time, the last list is good enough; if there is no table, it has no routes.
+	// If the routes change all the time, the last list is good enough; if there is no table, there are
+	// no routes.
 	if err != nil && !errors.Is(err, kernel.ErrInterrupted) && !errors.Is(err, kernel.ErrNotFound) {
 		return nil, err
 	}
@@ -52,7 +54,7 @@ func (c *Conn) Advertised() ([]int, error) {
 	return slices.Compact(links), nil
 }
 
-// parseAdvertised reads the links to which an RTM_NEWROUTE leads, if it came by a router
+// parseAdvertised reads the links to which an RTM_NEWROUTE leads, if the route came by a router
 // advertisement. An older kernel lists routes of all protocols.
 func parseAdvertised(b []byte) (links []int, advertised bool, err error) {
 	if len(b) < unix.SizeofRtMsg {

@@ -7,8 +7,9 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// A route by a router advertisement tells the links that it leads to, in whatever table it is,
-// and also if it leads to several. Routes of others tell nothing. (TestPlanted of doctor has an address.)
+// Advertised returns the links to which a route by a router advertisement leads, in whatever table the
+// route is, and also if it leads to several links. Advertised ignores other routes. (TestPlanted of
+// doctor tests an address.)
 func TestAdvertised(t *testing.T) {
 	c := open(t, nil)
 	var want []int

@@ -26,9 +26,9 @@ type Conf struct {
 	AcceptUntrackedNA int32 // accept_untracked_na; 0 before Linux 5.19
 }
 
-// Places in the arrays IFLA_INET_CONF and IFLA_INET6_CONF. For IPv4 they are the numbers in
-// include/uapi/linux/ip.h less 1, and for IPv6 the numbers in include/uapi/linux/ipv6.h. Kernels
-// only ever append to both arrays.
+// Places in the arrays IFLA_INET_CONF and IFLA_INET6_CONF. For IPv4 the places are the numbers in
+// include/uapi/linux/ip.h less 1, and for IPv6 the numbers in include/uapi/linux/ipv6.h. Kernels only
+// ever append to both arrays.
 const (
 	inetConf, inet6Conf = 1, 2 // IFLA_INET_CONF, IFLA_INET6_CONF
 

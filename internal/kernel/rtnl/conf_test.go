@@ -8,7 +8,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
 
-// The sysctls that the kernel sends with a link are those in the link's files.
+// The kernel sends with a link the same values of sysctls as the link's files have.
 func TestConfIsThatOfTheFiles(t *testing.T) {
 	c := open(t, nil)
 	l, _ := veth(t, c, "veth0")

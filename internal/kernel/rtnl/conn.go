@@ -12,26 +12,26 @@ import (
 )
 
 const (
-	// maxSockets is how many of a Conn's system calls are with the kernel at once.
-	// rtnetlink works at one request at a time; more sockets help only deletions, which
-	// take 20 ms each and wait most of that time outside rtnetlink's lock.
+	// maxSockets is how many system calls a Conn makes at once. rtnetlink works at one request at a
+	// time; more sockets help only deletions, which take 20 ms each and wait most of that time outside
+	// rtnetlink's lock.
 	maxSockets = 8
 
 	// maxRequests is how many requests go into one system call. Their answers
 	// must fit into a socket's receive buffer (208 KiB by default).
 	maxRequests = 32
 
-	// maxDumps is how often a Conn asks for a list that keeps changing while it is read.
+	// maxDumps is how often a Conn asks for a list that keeps changing while the Conn reads it.
 	maxDumps = 5
 )
 
 // Conn is a connection to rtnetlink in one network namespace. Its methods may be called
-// concurrently: all callers share a few sockets, and wait in line for one.
+// concurrently: all callers share a few sockets, and wait in line for a socket.
 type Conn struct {
 	at     *ns.Netns // owned by the caller; nil: the process's own
 	ref    ns.Ref
 	ctx    context.Context // after its end, all calls fail
-	slots  chan *socket    // a nil socket is one that is not open
+	slots  chan *socket    // nil: a socket that is not open
 	single bool            // made by Here, which does not know in which namespace to open another socket
 	closed atomic.Bool
 }
@@ -40,7 +40,7 @@ type Conn struct {
 // as the Conn is; nil is the process's own.
 func Open(at *ns.Netns) (*Conn, error) { return OpenFor(context.Background(), at) }
 
-// OpenFor is Open for what is done under one context: after the context's end, all calls fail.
+// OpenFor is Open for a Conn that works under one context: after the context's end, all its calls fail.
 func OpenFor(ctx context.Context, at *ns.Netns) (*Conn, error) {
 	c := &Conn{at: at, ctx: ctx}
 	if at == nil {
@@ -61,10 +61,10 @@ func OpenFor(ctx context.Context, at *ns.Netns) (*Conn, error) {
 	return c, nil
 }
 
-// Here connects to the calling thread's network namespace by a single socket. It is meant
-// for use inside ns.Netns.Do, where it saves entering the namespace once more. The Conn,
-// apart from Inside and Ref, works outside of Do as well. Once anything goes wrong with
-// its socket it is of no more use.
+// Here connects to the calling thread's network namespace by a single socket. Here is meant for use
+// inside ns.Netns.Do, where it saves entering the namespace once more. The Conn, apart from Inside and
+// Ref, works outside of Do as well. Once anything goes wrong with its socket the Conn is of no more
+// use.
 func Here() (*Conn, error) {
 	ctx := context.Background()
 	s, err := openSocket(ctx)
@@ -114,7 +114,7 @@ func (c *Conn) Inside(f func() error) error {
 }
 
 // Do sends requests, in order, and returns the error of the first that failed.
-// The kernel still does the requests after that one.
+// The kernel still does the requests after the failed one.
 func (c *Conn) Do(rs ...Request) error {
 	for _, err := range c.Each(rs...) {
 		if err != nil {
@@ -176,15 +176,15 @@ func (c *Conn) with(f func(*socket) error) error {
 	return err
 }
 
-// ErrStop ends a list without an error, if the function that is called for each item
-// returns it. The Conn then closes the socket, because the rest of the list is still on
-// its way: a Conn of Here is of no more use after that.
+// ErrStop ends a list without an error, if the caller's function for each item returns it. The Conn
+// then closes the socket, because the rest of the list is still on its way: a Conn of Here is of no
+// more use after that.
 var ErrStop = errors.New("that is enough")
 
-// dump asks for a list and decodes its items. It leaves out items for which decode answers
-// false, so that unwanted ones take no memory. While the list changes under way, dump asks
-// for it again. If it still changed at the last time, dump returns the last list with an
-// error of class kernel.ErrInterrupted: items may be missing from it, or double.
+// dump asks for a list and decodes its items. It leaves out items for which decode answers false, so
+// that unwanted items take no memory. If the list changes while dump reads it, dump asks for the list
+// again. If the list also changed at the last try, dump returns the last list with an error of class
+// kernel.ErrInterrupted: the list may lack items, or have items twice.
 func dump[T any](c *Conn, r Request, decode func(body []byte) (T, bool, error)) ([]T, error) {
 	var items []T
 	err := c.walk(r, func() { items = items[:0] }, func(body []byte) error {
@@ -200,9 +200,9 @@ func dump[T any](c *Conn, r Request, decode func(body []byte) (T, bool, error)) 
 	return items, err
 }
 
-// walk asks for a list and calls each for every item of it. If the list changed under way,
-// walk asks for it again and calls each for all its items once more. It calls begin before
-// each list. An error of each ends the walk.
+// walk asks for a list and calls each for every item of it. If the list changed while walk read it,
+// walk asks for the list again and calls each for all items once more. It calls begin before every
+// list. An error of each ends the walk.
 func (c *Conn) walk(r Request, begin func(), each func(body []byte) error) error {
 	for range maxDumps {
 		var interrupted bool

@@ -16,8 +16,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// Every request gets its own answer, however many there are, and the kernel goes on after
-// one that fails.
+// Every request gets its own answer, however many there are, and the kernel goes on after a request
+// that fails.
 func TestEach(t *testing.T) {
 	c := open(t, nil)
 	const n = 100
@@ -108,7 +108,7 @@ func TestClose(t *testing.T) {
 	c := open(t, nil)
 	before := descriptors(t)
 	var all sync.WaitGroup
-	for range 20 { // some of them while it closes
+	for range 20 { // some of the requests come while the Conn closes
 		all.Go(func() {
 			var l rtnl.Link
 			if err := c.Do(rtnl.GetLink("lo", &l)); err != nil && !errors.Is(err, os.ErrClosed) {
@@ -129,8 +129,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// A Conn asks again for a list that changed under way. If it changes every time the error
-// says so.
+// A Conn asks again for a list that changed while the Conn read it. If the list changes every time the
+// error says so.
 func TestDumpInterrupted(t *testing.T) {
 	c := open(t, nil)
 	pod := nettest.Pod(t)

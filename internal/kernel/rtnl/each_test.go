@@ -10,8 +10,8 @@ import (
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
 
-// ErrStop ends a list. The Conn still works after it, unless Here made it, which knows no
-// namespace to open a new socket in.
+// ErrStop ends a list. The Conn still works after that, unless Here made it: such a Conn knows no
+// namespace in which to open a new socket.
 func TestEachStops(t *testing.T) {
 	c := open(t, nil)
 	_, pod := veth(t, c, "veth0")
@@ -47,7 +47,7 @@ func TestEachStops(t *testing.T) {
 	must(t, pod.Do(func() (err error) { here, err = rtnl.Here(); return err }))
 	defer here.Close()
 	must(t, here.EachAddress(eth0.Index, false, func(rtnl.Address) error { return rtnl.ErrStop }))
-	if _, err := here.Link("lo"); !errors.Is(err, os.ErrClosed) { // else it would return the node's lo
+	if _, err := here.Link("lo"); !errors.Is(err, os.ErrClosed) { // otherwise Link would return the node's lo
 		t.Errorf("a connection that lost its socket goes on elsewhere: %v", err)
 	}
 }

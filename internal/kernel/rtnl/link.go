@@ -23,15 +23,14 @@ const (
 // End is one end of a veth pair.
 type End struct {
 	Name  string
-	MAC   net.HardwareAddr // empty: a random one
+	MAC   net.HardwareAddr // empty: a random address
 	MTU   int              // bytes; 0: the kernel's default, 1,500
-	Index int              // of the host's end; 0: the kernel chooses one that no link has had yet
+	Index int              // of the host's end; 0: the kernel chooses an index that no link has had yet
 }
 
-// AddVeth makes a veth pair. The kernel creates the peer right in another network
-// namespace, which is given as an open file descriptor, and the host's end right in a
-// link group. If one of the names or the index is taken, the error is kernel.ErrExists,
-// and nothing is made.
+// AddVeth makes a veth pair. The kernel creates the peer right in another network namespace, whose open
+// file descriptor is netns, and the host's end right in a link group. If another link has one of the
+// names or the index, the error is kernel.ErrExists, and the kernel makes nothing.
 //
 //	ip link add HOST [index N] address MAC mtu N group G numtxqueues 1 numrxqueues 1 type veth
 //	    peer POD address MAC mtu N numtxqueues 1 numrxqueues 1 netns FD
@@ -79,7 +78,7 @@ type Setting struct {
 	text  string
 	attr  *nl.RtAttr
 	flags uint32 // the IFF_* flags to change
-	set   uint32 // which of these become 1
+	set   uint32 // which of the flags to change become 1
 }
 
 // SetLink changes a link, found by its name. If there is no such link the error is
@@ -137,8 +136,8 @@ func NoMaster() Setting {
 }
 
 // NoAddrGen is `addrgenmode none`: the kernel gives the link no link-local address by
-// itself. If the link has no IPv6 the error is kernel.ErrUnsupported. AddVeth does not set
-// it, because the kernel would ignore it there.
+// itself. If the link has no IPv6 the error is kernel.ErrUnsupported. AddVeth does not set addrgenmode,
+// because the kernel would ignore it there.
 func NoAddrGen() Setting {
 	a := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
 	a.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(unix.IFLA_INET6_ADDR_GEN_MODE, nl.Uint8Attr(addrGenNone))
@@ -146,7 +145,7 @@ func NoAddrGen() Setting {
 }
 
 // DelLink deletes a link, found by its name. If there is no such link the error is
-// kernel.ErrNotFound. The caller waits about 20 ms for it.
+// kernel.ErrNotFound. The caller waits about 20 ms for the deletion.
 //
 //	ip link del NAME
 func DelLink(name string) Request {
@@ -158,8 +157,8 @@ func DelLink(name string) Request {
 }
 
 // DelGroup deletes all links of a group, in about the time that the deletion of one link takes. If
-// the group has no links the error is kernel.ErrNotFound. If one of them cannot be deleted, none
-// is. The kernel walks all of the node's links for it.
+// the group has no links the error is kernel.ErrNotFound. If the kernel cannot delete one of the links,
+// it deletes none. The kernel walks all of the node's links for the deletion.
 //
 //	ip link del group N
 func DelGroup(n uint32) Request {
@@ -178,26 +177,26 @@ type Link struct {
 	MAC    string
 	MTU    int
 	Group  uint32
-	Up     bool // it was set up (IFF_UP), whether or not it has a carrier
+	Up     bool // somebody has set the link up (IFF_UP), whether or not it has a carrier
 	Peer   int  // a veth's other end: its index in that end's network namespace
 	Master int  // the index of the bridge, or the like, that the link is a port of; 0: none
 	Conf   Conf // some of its sysctls, as far as the kernel sent them
 
 	Veth      bool
-	PeerNetns int    // the NetnsID of the network namespace that Peer is in; NoNetns: it is this one
-	Given     string // the name that ADD gave it, as its second name says (stamp.AltName); "": it has no second name
+	PeerNetns int    // the NetnsID of the network namespace that Peer is in; NoNetns: it is this namespace
+	Given     string // the name that ADD gave the link, as its second name says (stamp.AltName); "": it has no such second name
 }
 
-// EndsAt reports whether a veth's other end has an index in another network namespace, whose
-// NetnsID is given.
+// EndsAt reports whether a veth's other end has an index in another network namespace, whose NetnsID is
+// the parameter netns.
 func (l Link) EndsAt(index, netns int) bool {
 	return l.Veth && l.Peer == index && l.PeerNetns == netns && netns != NoNetns
 }
 
 // GetLink reads a link, found by its name, into link. If there is no such link the error
-// is kernel.ErrNotFound. After GetLink the link can send if its peer is up, because the
-// kernel brings the link's carrier up to date before it answers. Without GetLink it does
-// so a little later (net/core/link_watch.c).
+// is kernel.ErrNotFound. After GetLink the link can send if its peer is up, because the kernel brings
+// the link's carrier up to date before it answers. Without GetLink the kernel does so a little later
+// (net/core/link_watch.c).
 //
 //	ip link show NAME
 func GetLink(name string, link *Link) Request {
@@ -216,9 +215,8 @@ func getLink(msg *nl.IfInfomsg, what string, link *Link, parts ...nl.NetlinkRequ
 	}
 }
 
-// Link returns the link to which AddVeth gave a name. If the link has been renamed since,
-// Link finds it by its AltName, provided that it got one. Otherwise the error is
-// kernel.ErrNotFound.
+// Link returns the link to which AddVeth gave a name. If somebody has renamed the link since, Link
+// finds it by its AltName, provided that the link has one. Otherwise the error is kernel.ErrNotFound.
 //
 //	ip link show NAME || ip link show berth-NAME
 func (c *Conn) Link(name string) (Link, error) {
@@ -299,7 +297,7 @@ func parseLink(b []byte) (Link, error) {
 	return l, nil
 }
 
-// isVeth reads an IFLA_LINKINFO and reports whether it is a veth's.
+// isVeth reads an IFLA_LINKINFO and reports whether the link is a veth.
 func isVeth(info []byte) (veth bool) {
 	_ = attributes(info, 0, func(typ uint16, value []byte) {
 		veth = veth || typ == unix.IFLA_INFO_KIND && unix.ByteSliceToString(value) == "veth"
@@ -307,8 +305,8 @@ func isVeth(info []byte) (veth bool) {
 	return veth
 }
 
-// given reads an IFLA_PROP_LIST, which has a link's further names. It returns the name
-// that ADD gave the link, which follows from the first of them that is an AltName.
+// given reads an IFLA_PROP_LIST, which has a link's further names. It returns the name that ADD gave
+// the link, which follows from the first further name that is an AltName.
 func given(list []byte) (name string) {
 	_ = attributes(list, 0, func(typ uint16, value []byte) {
 		if typ == unix.IFLA_ALT_IFNAME && name == "" {

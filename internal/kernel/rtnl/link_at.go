@@ -14,8 +14,8 @@ import (
 
 // AddAltName gives a link, found by its name, a second name, by which GetAltLink finds it.
 // The second name stays when somebody renames the link. If any link has that name already
-// the error is kernel.ErrExists; before Linux 5.5 it is kernel.ErrUnsupported. The kernel
-// tells nobody of the second name as long as the link is down.
+// the error is kernel.ErrExists; before Linux 5.5 the error is kernel.ErrUnsupported. The kernel tells
+// nobody of the second name as long as the link is down.
 //
 //	ip link property add dev NAME altname ALT
 func AddAltName(name, alt string) Request {
@@ -68,7 +68,7 @@ func DelLinkAt(index int) Request {
 }
 
 // Rename renames a link, found by its index. If the name is taken the error is
-// kernel.ErrExists. Before Linux 6.2 it is kernel.ErrBusy if the link is up.
+// kernel.ErrExists. Before Linux 6.2 the error is kernel.ErrBusy if the link is up.
 //
 //	ip link set DEV name NAME
 func Rename(index int, name string) Request {

@@ -10,7 +10,7 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// A link's second name and its index lead to it, even after it was renamed.
+// A link's second name and its index lead to the link, even after somebody has renamed it.
 func TestLinkByAnyName(t *testing.T) {
 	c := open(t, nil)
 	const name = "btest0123456789"

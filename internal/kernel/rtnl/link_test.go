@@ -112,7 +112,7 @@ func TestNotThere(t *testing.T) {
 func TestRegroup(t *testing.T) {
 	node := nettest.Node(t)
 	own := open(t, nil)
-	veth(t, own, "same0") // of the same name as one in another namespace
+	veth(t, own, "same0") // a link in another namespace has the same name
 	for name, at := range map[string]*ns.Netns{"own namespace": nil, "another": node} {
 		t.Run(name, func(t *testing.T) {
 			c := open(t, at)
@@ -147,7 +147,7 @@ func TestRegroup(t *testing.T) {
 }
 
 // Somebody has exchanged the names of two links, or their names lead to other sysfs files:
-// Regroup moves the link that has the index, and no other.
+// Regroup moves the link that has the index, and no other link.
 func TestRegroupByIndex(t *testing.T) {
 	c := open(t, nil)
 	mine, _ := veth(t, c, "veth0")
@@ -213,7 +213,7 @@ func TestLinks(t *testing.T) {
 func TestNoAddrGenUnsupported(t *testing.T) {
 	c := open(t, nil)
 	veth(t, c, "veth0")
-	must(t, c.Do(rtnl.SetLink("veth0", rtnl.MTU(1000)))) // below IPv6's least
+	must(t, c.Do(rtnl.SetLink("veth0", rtnl.MTU(1000)))) // below IPv6's least MTU
 	err := c.Do(rtnl.SetLink("veth0", rtnl.NoAddrGen()))
 	if !errors.Is(err, kernel.ErrUnsupported) || !errors.Is(err, unix.EAFNOSUPPORT) {
 		t.Errorf("the error is %v", err)

@@ -11,8 +11,7 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// Each request that takes the kernel's lock of all links waits for its turn. A deletion does
-// not.
+// Each request that takes the kernel's lock of all links waits for its turn. A deletion does not wait.
 func TestTurns(t *testing.T) {
 	nettest.Need(t)
 	n := nettest.Pod(t)

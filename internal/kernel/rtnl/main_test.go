@@ -40,7 +40,7 @@ func veth(t testing.TB, c *rtnl.Conn, name string) (l rtnl.Link, pod *ns.Netns) 
 	return l, pod
 }
 
-// named keeps links whose names begin with a prefix.
+// named returns a function that keeps links whose names begin with a prefix.
 func named(prefix string) func(rtnl.Link) (bool, error) {
 	return func(l rtnl.Link) (bool, error) { return strings.HasPrefix(l.Name, prefix), nil }
 }

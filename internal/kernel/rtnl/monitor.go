@@ -21,27 +21,27 @@ type Change int
 
 const (
 	// LinkSet: a link of the instance that is live, or in no group of the instance any
-	// more, has changed, or somebody has touched it. Link is what it is now. A link that
-	// was set down is LinkDown instead.
+	// more, has changed, or somebody has touched it. Link shows the link as it is now. If somebody has
+	// set the link down, the change is LinkDown instead.
 	LinkSet Change = iota
-	// LinkDown: such a link was set down; or a live link is new in this network namespace
-	// and down, because somebody moved it here. Its IPv6 addresses and all routes through
-	// it are gone, and setting it up does not bring them back.
+	// LinkDown: somebody has set such a link down; or a live link is new in this network namespace and
+	// down, because somebody moved it here. The link's IPv6 addresses and all routes through it are
+	// gone, and setting the link up does not bring them back.
 	LinkDown
-	// LinkGone: a link of the instance was deleted. In Link, only Name and Index are set.
+	// LinkGone: somebody has deleted a link of the instance. In Link, only Name and Index are set.
 	LinkGone
-	// RouteGone: one of Berth's routes was deleted, or another route to its destination
+	// RouteGone: somebody has deleted one of Berth's routes, or another route to its destination has
 	// replaced it. The kernel does not tell of routes that disappear with their link.
 	RouteGone
 	// Unforwarded: somebody has switched off forwarding for a link, of the instance or not, or for
 	// all links. In Link, only Index is set; it is 0 for all links.
 	Unforwarded
 	// Reshaped: somebody has taken away, replaced or changed what Shape made on a link, or
-	// Shape has made it, or GetQdisc asked for it. In Link, only Index is set; Shape is what it is
-	// now.
+	// Shape has made it, or GetQdisc has asked for it. In Link, only Index is set; Shape is the rate
+	// that the link has now.
 	Reshaped
-	// Repoliced: somebody has taken away, replaced or changed what Police made on a link, or Police
-	// has made it. In Link, only Index is set; Shape is what it is now.
+	// Repoliced: somebody has taken away, replaced or changed what Police made on a link, or Police has
+	// made it. In Link, only Index is set; Shape is the rate that the link has now.
 	Repoliced
 	// Lost: the socket could not hold all news. Anything may have changed.
 	Lost
@@ -72,9 +72,9 @@ const receiveBuffer = 4 << 20
 // Monitor begins to listen in the Conn's network namespace, and tells of all that happens
 // from now on. prefix is what the names of the instance's links begin with. The kernel
 // drops news of other links and routes before Monitor sees them (see monitorFilter), so
-// that others' changes cost next to nothing. It also drops the news of a link if one
-// message has taken it out of the live group and has changed its name, its alias and its
-// second name, because then nothing shows any more whose link it is.
+// that others' changes cost next to nothing. The kernel also drops the news of a link if one message
+// has taken the link out of the live group and has changed its name, its alias and its second name,
+// because then nothing shows any more whose link it is.
 //
 //	ip monitor link route netconf; tc monitor
 func (c *Conn) Monitor(groups stamp.Groups, prefix string) (*Monitor, error) {
@@ -97,7 +97,7 @@ func (m *Monitor) open() error {
 	}
 	m.file = os.NewFile(uintptr(fd), "netlink monitor")
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer) // the kernel grants as much as it allows
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer) // without privilege the kernel grants a smaller buffer
 	}
 	err = attach(fd, program)
 	if err == nil {
@@ -177,9 +177,9 @@ func (m *Monitor) Next() ([]News, error) {
 	}
 }
 
-// drop throws away the news that wait to be read. The kernel reports only once that there
-// was no room, and drops further news until everything has been read. News from before
-// the loss must not follow Lost.
+// drop throws away the news that nobody has read yet. The kernel reports only once that there was no
+// room, and drops further news until somebody has read everything. News from before the loss must not
+// follow Lost.
 func (m *Monitor) drop() error {
 	var failed error
 	err := m.raw.Control(func(fd uintptr) {
@@ -196,7 +196,7 @@ func (m *Monitor) drop() error {
 	return nil
 }
 
-// read reads one message, and reports whether it is news that Next has to tell.
+// read reads one message, and reports whether the message is news that Next has to tell.
 func (m *Monitor) read(msg syscall.NetlinkMessage) (News, bool) {
 	switch msg.Header.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:

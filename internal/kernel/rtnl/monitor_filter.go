@@ -25,11 +25,11 @@ const (
 // steps are instructions of the filter, one after the other.
 type steps []bpf.Instruction
 
-// How the filter ends: the socket gets all of the message, or nothing.
+// accept and drop end the filter: the socket gets the whole message, or nothing of it.
 var accept, drop = steps{bpf.RetConstant{Val: 1<<32 - 1}}, steps{bpf.RetConstant{}}
 
-// when runs steps if a test of register A holds, and passes over them if not. They are
-// at most 255, as a jump goes no further.
+// when returns steps that run the steps then if a test of register A holds, and pass over then if not.
+// then has at most 255 instructions, as a jump goes no further.
 func when(test bpf.JumpTest, value uint32, then steps) steps {
 	return append(steps{bpf.JumpIf{Cond: test, Val: value, SkipFalse: uint8(len(then))}}, then...)
 }
@@ -42,8 +42,8 @@ func loadBehind(at, size int) steps {
 	return steps{bpf.LoadIndirect{Off: uint32(unix.SizeofNlAttr + at), Size: size}}
 }
 
-// find puts into A where an attribute is, or 0: the attribute is looked for from A on,
-// or inside the attribute at A if nested.
+// find puts into A where an attribute is; 0: there is none. The filter looks for the attribute from A
+// on, or inside the attribute at A if nested.
 func find(attribute uint32, nested bool) steps {
 	how := bpf.ExtNetlinkAttr
 	if nested {
@@ -52,13 +52,13 @@ func find(attribute uint32, nested bool) steps {
 	return steps{bpf.LoadConstant{Dst: bpf.RegX, Val: attribute}, bpf.LoadExtension{Num: how}}
 }
 
-// monitorFilter lets through what is about links that have the prefix in their names,
-// are in the live group, or have the instance's alias or second name, no matter what else a message
-// has changed. It drops changes of links in the coming group and in the cut group. It also lets
-// through deletions of routes with Berth's protocol; routes that replace others; limits that Shape
-// and Police make, and their end; and news that forwarding is off.
+// monitorFilter lets through messages about links whose names begin with the prefix, that are in the
+// live group, or that have the instance's alias or second name, no matter what else about the link has
+// changed. It drops changes of links in the coming group and in the cut group. It also lets through
+// deletions of routes with Berth's protocol; routes that replace others; limits that Shape and Police
+// make, and their end; and news that forwarding is off.
 func monitorFilter(groups stamp.Groups, prefix string) ([]bpf.RawInstruction, error) {
-	// Netlink's numbers are in the host's byte order, and BPF loads big ones.
+	// Netlink's numbers are in the host's byte order, and BPF loads numbers as big-endian.
 	half := func(n uint16) uint32 {
 		return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, n)))
 	}
@@ -94,7 +94,7 @@ func monitorFilter(groups stamp.Groups, prefix string) ([]bpf.RawInstruction, er
 		steps{bpf.TAX{}},
 		loadBehind(0, 4),
 		when(bpf.JumpEqual, word(groups.Live()), accept),
-		// ... or else by what ADD gave it, if it is deleted or in no group that tells
+		// ... or else by what ADD gave the link, if the link is deleted or in no group that tells
 		// enough. The second name is the first of the link's alternative names.
 		steps{bpf.StoreScratch{Src: bpf.RegA}},
 		load(atType, 2),
@@ -108,9 +108,9 @@ func monitorFilter(groups stamp.Groups, prefix string) ([]bpf.RawInstruction, er
 		drop))
 }
 
-// acceptText accepts a link if the attribute at the end of a way begins with a text. The way begins
-// among the link's own attributes. The filter goes on behind these steps for a link without such an
-// attribute.
+// acceptText accepts a link if an attribute begins with a text. way lists the types of the attributes
+// that lead there, from one of the link's own attributes inwards. For a link without such an attribute
+// the filter goes on behind these steps.
 func acceptText(begin string, way ...uint32) steps {
 	then := accept
 	for i := len(begin) - 1; i >= 0; i-- {

@@ -21,8 +21,8 @@ import (
 
 const monitored = "btest" // the prefix of the instance's links
 
-// listen begins to listen, in the background. told returns the news since its last call,
-// as text.
+// listen begins to listen, in the background. told returns the news since the last call of told, as
+// text.
 func listen(t *testing.T, c *rtnl.Conn) (groups stamp.Groups, told func() []string) {
 	t.Helper()
 	groups, err := stamp.GroupsOf(monitored[1:])
@@ -103,14 +103,14 @@ func TestMonitor(t *testing.T) {
 		must(t, c.Do(rtnl.SetLink(name, rtnl.Group([]uint32{groups.Live(), 7, groups.Cut()}[i]))))
 		route := rtnl.Route{Dst: prefix(fmt.Sprintf("10.88.0.%d/32", i)), Index: link.Index}
 		must(t, c.Do(rtnl.AddRoute(route), rtnl.SetLink(name, rtnl.MTU(1300+i)), rtnl.DelRoute(route)))
-		wait("no route " + route.Dst.String()) // all of Berth's
+		wait("no route " + route.Dst.String()) // the monitor tells of all routes of Berth's
 		must(t, c.Do(rtnl.SetLink(name, rtnl.Down())))
 	}
 	wait("set " + monitored + "live mtu 1300")
 	wait("down " + monitored + "live")
 	must(t, c.Do(rtnl.SetLink(monitored+"live", rtnl.Up()), rtnl.SetLink(monitored+"live", rtnl.Down())))
 
-	// A live link that somebody renames, and one that gets another group.
+	// Somebody renames a live link, and moves a live link to another group.
 	link := nettest.Link(t, monitored+"live")
 	must(t, netlink.LinkSetName(link, "renamed"))
 	wait("set renamed mtu 1300")
@@ -119,7 +119,7 @@ func TestMonitor(t *testing.T) {
 	wait("set " + monitored + "live mtu 1299")
 
 	// A link that loses its name and its group at once, but keeps its alias or its second
-	// name; and a link whose alias or second name is of somebody else.
+	// name; and a link whose alias or second name is another program's.
 	for i, marked := range []string{"alias", "second name"} {
 		l, _ := veth(t, c, fmt.Sprint(monitored, "all", i))
 		must(t, c.Do(rtnl.SetLinkAt(l.Index, rtnl.Group(groups.Live()))))
@@ -139,7 +139,7 @@ func TestMonitor(t *testing.T) {
 		wait(fmt.Sprintf("gone other%d1", i))
 	}
 
-	// Others' routes that are deleted, and one that replaces one of Berth's.
+	// Others delete a route of their own, and replace one of Berth's routes.
 	ours := rtnl.Route{Dst: prefix("10.99.0.0/16"), Unreachable: true, Metric: 5}
 	must(t, c.Do(rtnl.AddRoute(ours)))
 	foreign := &netlink.Route{Type: unix.RTN_BLACKHOLE, Protocol: unix.RTPROT_STATIC, Priority: 5}
@@ -150,12 +150,12 @@ func TestMonitor(t *testing.T) {
 	t.Cleanup(func() { netlink.RouteDel(foreign) })
 	wait("no route 10.99.0.0/16")
 
-	// A live link that is deleted under another name.
+	// Somebody deletes a live link under another name.
 	away, _ := veth(t, c, monitored+"away")
 	must(t, c.Do(rtnl.SetLinkAt(away.Index, rtnl.Group(groups.Live())), rtnl.Rename(away.Index, "bother2"), rtnl.DelLinkAt(away.Index)))
 	wait("gone bother2")
 
-	// A link that is moved to another network namespace and back: the kernel sets it down.
+	// Somebody moves a link to another network namespace and back: the kernel sets the link down.
 	moved, _ := veth(t, c, monitored+"moved")
 	must(t, c.Do(rtnl.SetLinkAt(moved.Index, rtnl.Group(groups.Live()))))
 	elsewhere := nettest.Pod(t)
@@ -202,7 +202,7 @@ func TestMonitorLoses(t *testing.T) {
 		must(t, err)
 		lost = slices.ContainsFunc(news, func(n rtnl.News) bool { return n.Change == rtnl.Lost })
 	}
-	// The monitor tells of later changes, and of no earlier one.
+	// The monitor tells of later changes, and of no earlier change.
 	later := rtnl.Route{Dst: prefix("10.78.0.0/16"), Unreachable: true}
 	must(t, c.Do(rtnl.AddRoute(later), rtnl.DelRoute(later)))
 	news, err := m.Next()

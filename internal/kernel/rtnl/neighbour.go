@@ -15,7 +15,7 @@ import (
 type Neighbour struct {
 	Addr  netip.Addr
 	MAC   string
-	Index int // of the link it is reached by
+	Index int // of the link that leads to the neighbour
 }
 
 // SetNeighbour makes a permanent neighbour. It replaces any neighbour with this address on

@@ -9,10 +9,10 @@ const (
 	netconfIfindex    = 1 // NETCONFA_IFINDEX
 	netconfForwarding = 2 // NETCONFA_FORWARDING
 
-	netconfAll = -1 // NETCONFA_IFINDEX_ALL; -2 are the links that will be made
+	netconfAll = -1 // NETCONFA_IFINDEX_ALL: all links; -2 stands for the links that somebody will make
 )
 
-// readNetconf reads an RTM_NEWNETCONF, and reports whether it says that forwarding is off.
+// readNetconf reads an RTM_NEWNETCONF, and reports whether the message says that forwarding is off.
 func readNetconf(b []byte) (News, bool) {
 	index, forwarding := int32(0), uint32(1)
 	err := attributes(b, sizeofNetconfmsg, func(typ uint16, value []byte) {

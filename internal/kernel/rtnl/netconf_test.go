@@ -7,8 +7,9 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// A monitor tells when forwarding is switched off, of all links or of one, whoever's it is. It
-// does not tell of forwarding that is switched on, of links to come, or of other sysctls.
+// A monitor tells when somebody switches forwarding off, for all links or for one link, whoever's link
+// it is. The monitor does not tell of forwarding that somebody switches on, of the setting for links to
+// come, or of other sysctls.
 func TestMonitorForwarding(t *testing.T) {
 	all := map[string]string{"ipv4": "ipv4/ip_forward", "ipv6": "ipv6/conf/all/forwarding"}
 	c := open(t, nil)

@@ -9,9 +9,9 @@ import (
 // NoNetns is the NetnsID of a network namespace that has no number here.
 const NoNetns = -1
 
-// NetnsID reads into id the number by which the Conn's network namespace knows another
-// one, which is given as an open file descriptor. The kernel numbers the namespace of a
-// link's other end when somebody first reads the link.
+// NetnsID reads into id the number by which the Conn's network namespace knows another namespace, whose
+// open file descriptor is fd. The kernel numbers the namespace of a link's other end when somebody
+// first reads the link.
 //
 //	ip netns list-id
 func NetnsID(fd int, id *int) Request {

@@ -13,12 +13,12 @@ import (
 )
 
 // A link's police is a filter, with a program that drops what comes in above a rate
-// (bpf.Policer). It stands at the ingress of a clsact, which has room for others' filters, too.
-// Both end with the link. The filter's name tells the rate.
+// (bpf.Policer). The filter stands at the ingress of a clsact, a discipline that has room for others'
+// filters, too. Filter and clsact end with the link. The filter's name tells the rate.
 
 const (
-	// policer is the filter's handle, and pref its place among filters: ahead of all that
-	// have none of their own, since tc gives these 49152 and less.
+	// policer is the filter's handle, and pref its place among filters: ahead of all filters whose
+	// maker chose no place, since the kernel gives these filters 49152 and less.
 	policer = 0xbe98
 	pref    = 98
 
@@ -56,13 +56,13 @@ func policeName(r Rate) string { return fmt.Sprintf(policeFormat, r.Rate, r.Burs
 
 const policeFormat = "berth-rate-%d-burst-%d"
 
-// Police makes a link, found by its index, drop packets that come in above a rate. It replaces a
-// filter that stands in its filter's place. Other programs' filters elsewhere stay. If the link
-// does not exist the error is kernel.ErrNotFound. If the kernel cannot do it for any link, or does
-// not let this process, the error is kernel.ErrUnsupported or kernel.ErrPermission.
+// Police makes a link, found by its index, drop packets that come in above a rate. It replaces a filter
+// that stands in the place of its own filter. Other programs' filters elsewhere stay. If the link does
+// not exist the error is kernel.ErrNotFound. If the kernel can police no link, or does not let this
+// process do so, the error is kernel.ErrUnsupported or kernel.ErrPermission.
 //
-// The link's MTU is how bytes of unusual packets are counted. If spent is true, the link begins as if
-// the burst had just come in (bpf.NewPolicer has both).
+// The program uses the link's MTU to count the bytes of unusual packets. If spent is true, the link
+// begins as if the burst had just come in (bpf.NewPolicer explains mtu and spent).
 //
 //	tc qdisc add dev DEV clsact
 //	tc filter replace dev DEV ingress pref 98 handle be98 bpf direct-action name NAME
@@ -84,8 +84,8 @@ func (c *Conn) Police(index int, r Rate, mtu int, spent bool) error {
 	return unknownToTc(c.Each(delPolice(index), police)[1]) // somebody's filter may have the place
 }
 
-// CanPolice returns why Police cannot work for any link, as far as that can be seen without
-// one; nil if nothing is known against it.
+// CanPolice returns why Police can work for no link, as far as CanPolice can see that without a link;
+// nil if it knows no reason.
 func CanPolice() error {
 	p, err := bpf.NewPolicer(1, 1, 1500, false)
 	if err == nil {
@@ -94,8 +94,8 @@ func CanPolice() error {
 	return err
 }
 
-// unknownToTc gives the error of a kernel that does not know a discipline or a filter its class.
-// For a missing link the kernel returns ENODEV.
+// unknownToTc gives ENOENT the class kernel.ErrUnsupported: the kernel does not know a discipline or a
+// filter. For a missing link the kernel returns ENODEV instead.
 func unknownToTc(err error) error {
 	if errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("%w: %s", kernel.ErrUnsupported, err)
@@ -146,7 +146,7 @@ func delPolice(index int) Request {
 	return Request{text: fmt.Sprintf("tc filter del dev %d ingress pref %d", index, pref), typ: unix.RTM_DELTFILTER, body: body(m)}
 }
 
-// getPolice reads into r to which rate Police holds what comes in by a link. An error of class
+// getPolice reads into r the rate to which Police holds what comes in by a link. An error of class
 // kernel.ErrNotFound or kernel.ErrInvalid says that there is no such filter, or no such link.
 //
 //	tc filter get dev DEV ingress pref 98 handle be98 bpf

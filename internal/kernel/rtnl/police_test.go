@@ -12,7 +12,7 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// policedTo reads to which rate a link holds what comes in.
+// policedTo reads the rate to which the police of a link holds what comes in.
 func policedTo(t testing.TB, c *rtnl.Conn, index int) rtnl.Rate {
 	t.Helper()
 	rates, err := c.Policed(index)
@@ -20,7 +20,7 @@ func policedTo(t testing.TB, c *rtnl.Conn, index int) rtnl.Rate {
 	return rates[index]
 }
 
-// What Police makes is read again exactly, and stands beside others' filters.
+// Policed reads exactly the rate that Police was given, and Police leaves others' filters alone.
 func TestPolice(t *testing.T) {
 	nettest.NeedPrograms(t)
 	c := open(t, nil)
@@ -47,7 +47,7 @@ func TestPolice(t *testing.T) {
 	if want := (rtnl.Rate{Rate: math.MaxInt64 / 8, Burst: 1514}); len(all) != 1 || all[link.Index] != want {
 		t.Errorf("of three links, these have police: %v", all)
 	}
-	nettest.Run(t, nil, "tc filter get dev policed ingress pref 7 protocol ip handle 800::800 u32") // is still there
+	nettest.Run(t, nil, "tc filter get dev policed ingress pref 7 protocol ip handle 800::800 u32") // the other filter is still there
 	nettest.Run(t, nil, "tc filter del dev policed ingress pref 98")
 	if r := policedTo(t, c, link.Index); r != (rtnl.Rate{}) {
 		t.Errorf("what is taken away is %s", r)
@@ -57,7 +57,7 @@ func TestPolice(t *testing.T) {
 	}
 }
 
-// A monitor tells of changes to what Police has made, and of no other filter.
+// A monitor tells of changes to filters that Police has made, and of no other filter.
 func TestMonitorPolice(t *testing.T) {
 	nettest.NeedPrograms(t)
 	c := open(t, nil)

@@ -28,14 +28,15 @@ func (r Rate) String() string {
 	return fmt.Sprintf("rate %dbps burst %d", r.Rate, r.Burst) // bps is tc's word for bytes a second
 }
 
-// Bounds of the queue of packets that wait for tokens, in bytes. The queue has room for what
-// the rate sends in queueTime, and for one more packet of many segments (GSO), which tbf
-// takes whole if it is not above the burst. The least queue is small: as long as a packet waits,
-// the kernel charges 832 bytes for it to the node's socket that sent it, although an empty one has
-// 42. A pod that asks the node more than its rate lets through must not use up the send buffer of
-// a server (212,992 bytes) or of the kernel's own socket (132,224 bytes), from which the node
-// answers pings. 5 KiB are 121 empty packets, and the burst of a low rate is a part of them. They
-// also are three full packets, with which TCP uses 250 kbit/s up; with two it gets 200.
+// Bounds of the queue of packets that wait for tokens, in bytes. The queue has room for what the rate
+// sends in 25 ms (queueTime), and for one more packet of many segments (GSO), which tbf takes whole if
+// the packet is not above the burst. The least queue is small: as long as a packet waits, the kernel
+// charges 832 bytes for the packet to the node's socket that sent it, although an empty packet has only
+// 42 bytes. A pod that asks the node for more answers than the pod's rate lets through must not use up
+// the send buffer of a server (212,992 bytes) or of the kernel's own socket (132,224 bytes), from which
+// the node answers pings. 5 KiB are 121 empty packets, of which the burst of a low rate is a part. 5
+// KiB also are three full packets. With three, TCP uses a rate of 250 kbit/s or more to the full; with
+// two, TCP gets 200 kbit/s.
 const (
 	queueTime  = 40 // one second has 40 of them: 25 ms
 	leastQueue = 5 << 10
@@ -48,8 +49,8 @@ func (r Rate) queue() uint32 {
 	return max(uint32(min(r.Rate/queueTime, mostQueue))+min(r.Burst, segments), leastQueue)
 }
 
-// bucket returns how long the rate takes for its burst, in the kernel's ticks of 64 ns. ok is
-// false if the kernel cannot say so long a time.
+// bucket returns how long the rate takes for its burst, in the kernel's ticks of 64 ns. ok is false if
+// the kernel's number has no room for so long a time.
 func (r Rate) bucket() (ticks uint64, ok bool) {
 	const tick = 64
 	if r.Rate == 0 {
@@ -59,8 +60,8 @@ func (r Rate) bucket() (ticks uint64, ok bool) {
 	return ticks, ticks < 1<<32
 }
 
-// shaper is the handle of the queueing disciplines that Shape makes, be98:. It distinguishes
-// them from what others put in their place.
+// shaper is the handle of the queueing disciplines that Shape makes, be98:. The handle distinguishes
+// them from disciplines that others put in their place.
 const shaper = 0xbe98 << 16
 
 // From include/uapi/linux/pkt_sched.h and rtnetlink.h.
@@ -113,8 +114,9 @@ func Shape(index int, r Rate) Request {
 	parms[atLinkLayer] = linkLayerEther
 	binary.NativeEndian.PutUint32(parms[atRate:], uint32(min(r.Rate, uint64(mostRate32))))
 	binary.NativeEndian.PutUint32(parms[atLimit:], r.queue())
-	// The kernel uses the MTU only with a peak rate, but keeps it in any case. It shows the burst
-	// only as a time, which is not exact, and has no room for the time of a great burst.
+	// The kernel uses the MTU only with a peak rate, but keeps it in any case, so Shape keeps the burst
+	// there. The kernel shows the burst itself only as a time, which is not exact, and has no room for
+	// the time of a great burst.
 	binary.NativeEndian.PutUint32(parms[atMTU:], r.Burst)
 	options := nl.NewRtAttr(attrOptions, nil)
 	options.AddRtAttr(attrParms, parms)
@@ -130,8 +132,8 @@ func Shape(index int, r Rate) Request {
 	}
 }
 
-// Unshape takes a link's root queueing discipline away, whatever it is. If the link has none
-// of its own the error is kernel.ErrNotFound.
+// Unshape takes a link's root queueing discipline away, whoever made it. If nobody has given the link a
+// discipline the error is kernel.ErrNotFound.
 //
 //	tc qdisc del dev DEV root
 func Unshape(index int) Request {
@@ -142,8 +144,8 @@ func Unshape(index int) Request {
 type Qdisc struct {
 	Index int    // of the link
 	Kind  string // such as "tbf"; "": none that the kernel shows
-	Shape Rate   // with which Shape made it; the zero Rate: it is not as Shape makes it
-	InWay bool   // Shape fails until it is taken away, because it has Shape's handle
+	Shape Rate   // the rate with which Shape made the discipline; the zero Rate: it is not as Shape makes it
+	InWay bool   // Shape fails until somebody takes the discipline away, because it has Shape's handle
 }
 
 func (q Qdisc) String() string {
@@ -158,9 +160,9 @@ func (q Qdisc) String() string {
 	return q.Kind
 }
 
-// GetQdisc reads the root queueing discipline of a link, found by its index, into q. A link
-// without one, as a link may be that was never up, is no error. The kernel also tells monitors the
-// answer.
+// GetQdisc reads the root queueing discipline of a link, found by its index, into q. A link without a
+// root discipline is no error: a link that was never up may have none. The kernel also tells monitors
+// the answer.
 //
 //	tc qdisc show dev DEV root
 func (c *Conn) GetQdisc(index int, q *Qdisc) error {
@@ -194,10 +196,10 @@ func (c *Conn) Shaped() ([]Qdisc, error) {
 	return shaped, err
 }
 
-// parseQdisc reads an RTM_NEWQDISC, and reports whether it is a root.
+// parseQdisc reads an RTM_NEWQDISC, and reports whether the discipline is a root.
 func parseQdisc(b []byte) (q Qdisc, isRoot bool, err error) {
 	var options []byte
-	sized := false // packets count with other sizes than their own (tc-stab(8)), which may be next to nothing
+	sized := false // the discipline counts packets with other sizes than their own (tc-stab(8)), which may be next to nothing
 	if err := attributes(b, sizeofTcmsg, func(typ uint16, value []byte) {
 		switch typ {
 		case attrKind:

@@ -12,7 +12,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// What Shape makes is read again exactly: the least, the greatest, and what kubelets ask for.
+// GetQdisc reads exactly the rate that Shape was given: the least rate, the greatest, and rates that
+// kubelets ask for.
 func TestShape(t *testing.T) {
 	c := open(t, nil)
 	link, _ := veth(t, c, "shaped")
@@ -52,7 +53,7 @@ func TestShape(t *testing.T) {
 	}
 }
 
-// What others put under Shape's handle has to go first.
+// A discipline that others have put under Shape's handle has to go before Shape works.
 func TestShapeInTheWay(t *testing.T) {
 	c := open(t, nil)
 	link, _ := veth(t, c, "inway")
@@ -69,7 +70,7 @@ func TestShapeInTheWay(t *testing.T) {
 	must(t, c.Do(rtnl.Unshape(link.Index), rtnl.Shape(link.Index, r)))
 }
 
-// A monitor tells of changes to what Shape has made, and of no other queueing discipline.
+// A monitor tells of changes to disciplines that Shape has made, and of no other queueing discipline.
 func TestMonitorShapes(t *testing.T) {
 	c := open(t, nil)
 	_, told := listen(t, c)

@@ -11,16 +11,16 @@ import (
 )
 
 // Regroup moves links, found by their indices, to a group, and returns one answer for each
-// link. If there is no such link the answer is kernel.ErrNotFound. The links' names only save
-// time: a link that has another name by now is moved all the same, and one that has its name
-// is left alone.
+// link. If there is no such link the answer is kernel.ErrNotFound. The links' names only save time:
+// Regroup moves a link that has another name by now all the same, and leaves alone another link that
+// has got the link's name.
 //
 //	echo N > /sys/class/net/NAME/netdev_group; else ip link set DEV group N
 //
 // Regroup writes to sysfs, because a change by netlink notifies the whole kernel, and IPv6
 // then walks all of the node's IPv6 routes, if the link has IPv6 (rt6_sync_up: 0.7 ms at
 // 10,000 routes). If the write fails (sysfs is not mounted, is read-only, or shows
-// another network namespace), Regroup uses netlink, whose answer counts.
+// another network namespace), Regroup uses netlink, and returns netlink's answer.
 func (c *Conn) Regroup(group uint32, links ...Link) []error {
 	errs := make([]error, len(links))
 	var rs []Request
@@ -37,8 +37,8 @@ func (c *Conn) Regroup(group uint32, links ...Link) []error {
 }
 
 // writeGroup changes a link's group by way of sysfs. It opens the folder that has the link's
-// name, and changes nothing unless that is the folder of the link's index. What is opened stays
-// the folder of the same link, whoever renames links meanwhile.
+// name, and changes nothing unless that folder's link has the link's index. An open folder stays the
+// folder of the same link, whoever renames links meanwhile.
 func writeGroup(l Link, group uint32) error {
 	if strings.Contains(l.Name, "/") { // no link can have such a name
 		return unix.EINVAL
@@ -78,8 +78,8 @@ func throughFile(dir int, name string, flags int, call func(fd int) (int, error)
 }
 
 // sysfsWaits reports whether a write to sysfs waits in line for the lock of all links
-// (RTNL), as it does since Linux 6.15. Earlier kernels only try the lock again and again,
-// and never get it while many others wait in line.
+// (RTNL), as it does since Linux 6.15. Earlier kernels only try the lock again and again, and such a
+// write never gets the lock while many others wait in line.
 var sysfsWaits = sync.OnceValue(func() bool {
 	var uts unix.Utsname
 	if unix.Uname(&uts) != nil {
@@ -88,8 +88,8 @@ var sysfsWaits = sync.OnceValue(func() bool {
 	return atLeast(unix.ByteSliceToString(uts.Release[:]), 6, 15)
 })
 
-// atLeast reports whether a kernel's release, such as "6.18.4-amd64", is that
-// version or a later one.
+// atLeast reports whether a kernel's release, such as "6.18.4-amd64", is the version major.minor or a
+// later version.
 func atLeast(release string, major, minor int) bool {
 	var a, b int
 	if n, _ := fmt.Sscanf(release, "%d.%d", &a, &b); n < 2 {

@@ -16,7 +16,7 @@ type Request struct {
 	typ    uint16 // RTM_*
 	flags  uint16 // NLM_F_*, without REQUEST, ACK and DUMP
 	body   []byte
-	answer func(body []byte) error // reads the kernel's answer to a question; nil: there is none to read
+	answer func(body []byte) error // reads the kernel's answer to a question; nil: there is no answer to read
 }
 
 // String returns the ip command that does the same.
@@ -48,7 +48,7 @@ func attributes(b []byte, header int, f func(typ uint16, value []byte)) error {
 	return nil
 }
 
-// uint32Of reads a 4-byte attribute. A shorter one is 0.
+// uint32Of reads a 4-byte attribute. It returns 0 for a shorter attribute.
 func uint32Of(value []byte) uint32 {
 	if len(value) < 4 {
 		return 0
@@ -78,7 +78,7 @@ func parseError(m syscall.NetlinkMessage) error {
 		if m.Header.Type == unix.NLMSG_DONE {
 			header = 4
 		}
-		// If the words cannot be read, the errno alone is the error.
+		// If parseError cannot read the words, the errno alone is the error.
 		_ = attributes(m.Data, header, func(typ uint16, value []byte) {
 			if typ == unix.NLMSGERR_ATTR_MSG {
 				words = unix.ByteSliceToString(value)

@@ -17,10 +17,10 @@ import (
 type Route struct {
 	Dst         netip.Prefix
 	Unreachable bool       // the kernel answers with an ICMP error; the route has neither link nor gateway
-	Local       bool       // the node receives it itself; the route has neither link nor gateway
-	Index       int        // of the link that it leads to
+	Local       bool       // the node receives the packets itself; the route has neither link nor gateway
+	Index       int        // of the link that the route leads to
 	Gateway     netip.Addr // zero: the destination is on the link
-	Metric      uint32     // the lowest wins; 0 is the family's default (IPv6: 1,024)
+	Metric      uint32     // the route with the lowest metric wins; 0 is the family's default (IPv6: 1,024)
 	Table       uint32     // 0: main
 }
 
@@ -67,7 +67,7 @@ func AddRoute(r Route) Request {
 }
 
 // DelRoute deletes the route with r's destination, with Berth's protocol number, and with
-// r's link and metric (each 0: any). If there is none the error is kernel.ErrNotFound.
+// r's link and metric (each 0: any). If there is no such route the error is kernel.ErrNotFound.
 //
 //	ip route del ...
 func DelRoute(r Route) Request {
@@ -123,9 +123,9 @@ func (r Route) body(scope uint8) []byte {
 	return body(parts...)
 }
 
-// MatchRoute reads into route the route that a packet to addr would take. If that is not
-// one of Berth's, route stays as it is. The kernel looks the route up, in constant time,
-// and applies policy rules. If there is no route, or an unreachable one, the error is
+// MatchRoute reads into route the route that a packet to addr would take. If that is no route of
+// Berth's in the main table, route stays as it is. The kernel looks the route up, in constant time, and
+// applies policy rules. If there is no route, or an unreachable one, the error is
 // kernel.ErrUnreachable.
 //
 //	ip route get fibmatch ADDR
@@ -161,9 +161,9 @@ func MatchRouteBy(addr netip.Addr, index int, route *Route) Request {
 	}
 }
 
-// IsLocal asks whether the network namespace receives packets to addr itself. For an IPv6
-// address the kernel adds the route for that some time after the address
-// (addrconf_dad_work), even without duplicate address detection.
+// IsLocal asks whether the network namespace itself receives packets to addr. The kernel adds an IPv6
+// address's local route some time after the address (addrconf_dad_work), even without duplicate address
+// detection.
 //
 //	ip route get fibmatch ADDR
 func IsLocal(addr netip.Addr, local *bool) Request {
@@ -179,8 +179,8 @@ func IsLocal(addr netip.Addr, local *bool) Request {
 }
 
 // Reached returns the addresses among addrs that the node itself has, or to which the node has a
-// route for the address alone. An unreachable route does not count, nor does an address
-// that could not be looked up. Policy rules apply.
+// route for the address alone. An unreachable route does not count, nor does an address for which the
+// look-up fails. Policy rules apply.
 //
 //	ip route get fibmatch ADDR
 func (c *Conn) Reached(addrs []netip.Addr) []netip.Addr {
@@ -215,7 +215,7 @@ type RouteFilter struct {
 	Table       uint32 // 0: main
 }
 
-// Routes lists Berth's routes of both families in a table. The kernel filters, but walks the
+// Routes lists Berth's routes of both families in a table. The kernel filters the routes, but walks the
 // whole table.
 //
 //	ip route show proto 98 [dev DEV] [table TABLE] type unicast|unreachable|local
@@ -231,9 +231,9 @@ func (c *Conn) Routes(f RouteFilter) ([]Route, error) {
 	return routes, nil
 }
 
-// EachRoute calls each for the routes that Routes would list. If they change while they
-// are listed, it calls each twice for some. An error of each ends the list and is
-// returned; if it is ErrStop, EachRoute returns nil. A table that is not there has no routes.
+// EachRoute calls each for the routes that Routes would list. If the routes change meanwhile, EachRoute
+// may call each twice for a route. An error of each ends the list, and EachRoute returns the error; for
+// ErrStop it returns nil. A table that is not there has no routes.
 //
 //	ip route show proto 98 [dev DEV] [table TABLE] type unicast|unreachable|local
 func (c *Conn) EachRoute(f RouteFilter, each func(Route) error) error {
@@ -298,8 +298,8 @@ func (f RouteFilter) parse(b []byte) (Route, bool, error) {
 	return route, ours, err
 }
 
-// parseRoute reads an RTM_NEWROUTE, and reports whether it is one of Berth's routes, of a
-// type that Route can express.
+// parseRoute reads an RTM_NEWROUTE, and reports whether the route is one of Berth's, of a type that
+// Route can express.
 func parseRoute(b []byte) (Route, bool, error) {
 	var r Route
 	var dst netip.Addr
@@ -333,7 +333,7 @@ func parseRoute(b []byte) (Route, bool, error) {
 	switch m.Type {
 	case unix.RTN_UNREACHABLE:
 		r.Unreachable = true
-		r.Index = 0 // for IPv6 the kernel sends lo's
+		r.Index = 0 // for IPv6 the kernel sends the index of lo
 	case unix.RTN_LOCAL:
 		r.Local = true
 		r.Index = 0

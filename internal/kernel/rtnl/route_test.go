@@ -12,8 +12,8 @@ import (
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
 
-// Routes of every form can be added once and are read as they were added. Deleting one, by
-// its device, leaves similar routes alone.
+// Callers can add a route of every form once, and read it as they added it. Deleting a route, by its
+// device, leaves similar routes alone.
 func TestRoutes(t *testing.T) {
 	c := open(t, nil)
 	a, _ := veth(t, c, "veth0")
@@ -95,7 +95,7 @@ func TestMatchRoute(t *testing.T) {
 		want := rtnl.Route{Dst: prefix(test.host), Index: l.Index, Metric: 5}
 		var got rtnl.Route
 		match := rtnl.MatchRoute(want.Dst.Addr(), &got)
-		for range 2 { // without any route, then with an unreachable one
+		for range 2 { // without any route, then with an unreachable route
 			if err := c.Do(match); !errors.Is(err, kernel.ErrUnreachable) || got != (rtnl.Route{}) {
 				t.Errorf("%s: %v, %v", want.Dst, got, err)
 			}
@@ -146,7 +146,7 @@ func TestNeighbours(t *testing.T) {
 	c := open(t, nil)
 	l, _ := veth(t, c, "veth0")
 	for _, a := range []string{"10.88.0.7", "fd88::7"} {
-		for _, mac := range []string{"02:00:00:00:00:01", "02:00:00:00:00:02"} { // the second replaces the first
+		for _, mac := range []string{"02:00:00:00:00:01", "02:00:00:00:00:02"} { // the second MAC replaces the first
 			hw, err := net.ParseMAC(mac)
 			must(t, err)
 			want := rtnl.Neighbour{Addr: addr(a), MAC: mac, Index: l.Index}

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rule is a policy rule: packets from an address are routed by a table.
+// Rule is a policy rule: the kernel routes packets from an address by a table.
 type Rule struct {
 	From     netip.Addr
 	Table    uint32
@@ -67,9 +67,9 @@ func AddRule(r Rule) Request {
 	}
 }
 
-// EachRule calls each for Berth's rules of a family, IPv6 or else IPv4. If they change while
-// they are listed, it calls each twice for some. An error of each ends the list and is
-// returned; if it is ErrStop, EachRule returns nil.
+// EachRule calls each for all policy rules of a family, IPv6 or else IPv4; ours says whether a rule is
+// Berth's. If the rules change meanwhile, EachRule may call each twice for a rule. An error of each
+// ends the list, and EachRule returns the error; for ErrStop it returns nil.
 //
 //	ip -4|-6 rule show proto 98
 func (c *Conn) EachRule(ipv6 bool, each func(r Rule, ours bool) error) error {
@@ -87,7 +87,7 @@ func (c *Conn) EachRule(ipv6 bool, each func(r Rule, ours bool) error) error {
 	})
 }
 
-// parseRule reads an RTM_NEWRULE, and reports whether it is one of Berth's rules.
+// parseRule reads an RTM_NEWRULE, and reports whether the rule is one of Berth's.
 func parseRule(b []byte) (r Rule, ours bool, err error) {
 	err = attributes(b, unix.SizeofRtMsg, func(typ uint16, value []byte) {
 		switch typ {

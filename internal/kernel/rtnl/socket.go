@@ -17,10 +17,11 @@ import (
 // socket is one NETLINK_ROUTE socket.
 type socket struct {
 	*nlsock.Socket
-	seq uint32 // of the last request sent
+	seq uint32 // the number of the last request sent
 }
 
-// openSocket opens a socket in the calling thread's network namespace, of no use after ctx.
+// openSocket opens a socket in the calling thread's network namespace. The socket is of no use after
+// ctx ends.
 func openSocket(ctx context.Context) (*socket, error) {
 	s, err := nlsock.Open(unix.NETLINK_ROUTE,
 		unix.NETLINK_EXT_ACK,        // the kernel explains errors in words
@@ -39,9 +40,8 @@ var errDesync = errors.New("netlink answer out of order")
 // exchange sends requests in one system call and returns an answer for each.
 // If it returns the second error, the caller has to close the socket.
 //
-// The kernel goes on after a request that fails, and reports each failure. It reports
-// success only for the last request (NLM_F_ACK), which saves a message for each of the
-// others.
+// The kernel goes on after a request that fails, and reports each failure. It reports success only for
+// the last request (NLM_F_ACK), which saves a message for each of the other requests.
 func (s *socket) exchange(rs []Request) ([]error, error) {
 	first := s.seq + 1
 	var out []byte
@@ -82,8 +82,8 @@ func (s *socket) exchange(rs []Request) ([]error, error) {
 	}
 }
 
-// ask sends requests, which the kernel does before the system call returns. It does not hold
-// linklock until the answers are read, because programs in the pod may write to this socket, too.
+// ask sends requests, which the kernel does before the system call returns. ask does not hold linklock
+// until exchange has read the answers, because programs in the pod may write to this socket, too.
 func (s *socket) ask(rs []Request, out []byte) error {
 	if slices.ContainsFunc(rs, func(r Request) bool { return r.typ == unix.RTM_DELLINK }) {
 		return s.Send(out)
@@ -91,10 +91,10 @@ func (s *socket) ask(rs []Request, out []byte) error {
 	return linklock.Do(func() error { return s.Send(out) })
 }
 
-// dump sends one request for a list and calls each for every item of it. It reports
-// whether the list changed under way, so that items may be missing or double. failed is
-// the kernel's error. After broken the caller has to close the socket; an error of each is
-// returned as broken too, because dump does not read the rest of the list then.
+// dump sends one request for a list and calls each for every item of it. It reports whether the list
+// changed meanwhile, so that items may be missing or come twice. failed is the kernel's error. After
+// broken the caller has to close the socket. dump returns an error of each as broken, too, because it
+// does not read the rest of the list then.
 func (s *socket) dump(r Request, each func(body []byte) error) (interrupted bool, failed, broken error) {
 	if err := s.Send(s.append(nil, r, r.flags|unix.NLM_F_DUMP)); err != nil {
 		return false, nil, err
@@ -131,11 +131,11 @@ func (s *socket) append(out []byte, r Request, flags uint16) []byte {
 	out = binary.NativeEndian.AppendUint16(out, unix.NLM_F_REQUEST|flags)
 	out = binary.NativeEndian.AppendUint32(out, s.seq)
 	out = binary.NativeEndian.AppendUint32(out, s.Port())
-	return append(out, r.body...) // its length is a multiple of 4 bytes
+	return append(out, r.body...) // the body's length is a multiple of 4 bytes
 }
 
-// receive returns the messages of one datagram from the kernel. They are valid
-// until the next call.
+// receive returns the messages of one datagram from the kernel. The messages are valid until the next
+// call.
 func (s *socket) receive() ([]syscall.NetlinkMessage, error) {
 	raw, err := s.Receive()
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// A Conn does not take an answer to something else for the answer to its request, and
-// does not use the socket again by which it came.
+// A Conn does not take an answer to something else for the answer to its request, and does not use the
+// socket of that answer again.
 func TestDesync(t *testing.T) {
 	nettest.Need(t)
 	for name, ask := range map[string]func(c *Conn) error{
@@ -30,7 +30,7 @@ func TestDesync(t *testing.T) {
 			}
 			c.slots <- s
 			failed := 0
-			for range maxSockets { // each socket once
+			for range maxSockets { // ask uses each socket once
 				if err := ask(c); errors.Is(err, errDesync) {
 					failed++
 				} else if err != nil {

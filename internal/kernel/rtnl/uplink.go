@@ -12,8 +12,8 @@ import (
 )
 
 // UplinkMTU returns the smallest MTU, in bytes, of the links to which default routes
-// lead, or 0 if there is no default route. The kernel walks the main table for it, so use
-// it at an agent's start only.
+// lead, or 0 if there is no default route. The kernel walks the main table for UplinkMTU, so call it at
+// an agent's start only.
 //
 //	ip route show default; ip link show DEV
 func (c *Conn) UplinkMTU() (int, error) {
@@ -34,8 +34,8 @@ func (c *Conn) UplinkMTU() (int, error) {
 	return mtu, nil
 }
 
-// Uplinks returns the indices of the links to which default routes of either family lead, each
-// once for each route.
+// Uplinks returns the indices of the links to which default routes of either family lead. It returns a
+// link's index once for each of these routes.
 //
 //	ip route show default
 func (c *Conn) Uplinks() (all []int, err error) {
@@ -66,7 +66,7 @@ func (c *Conn) uplinks(family uint8) ([]int, error) {
 	return uplinks, err
 }
 
-// parseUplinks reads the links to which an RTM_NEWROUTE leads, if it is a default route.
+// parseUplinks reads the links to which an RTM_NEWROUTE leads, if the route is a default route.
 func parseUplinks(b []byte) (links []int, isDefault bool, err error) {
 	if len(b) < unix.SizeofRtMsg {
 		return nil, false, fmt.Errorf("netlink message of %d bytes, less than %d", len(b), unix.SizeofRtMsg)
@@ -78,8 +78,8 @@ func parseUplinks(b []byte) (links []int, isDefault bool, err error) {
 	return links, true, err
 }
 
-// leadsTo returns the indices of the links to which an RTM_NEWROUTE leads. A multipath route
-// leads to several.
+// leadsTo returns the indices of the links to which an RTM_NEWROUTE leads. A multipath route leads to
+// several links.
 func leadsTo(b []byte) (links []int, err error) {
 	err = attributes(b, unix.SizeofRtMsg, func(typ uint16, value []byte) {
 		switch typ {

@@ -57,5 +57,5 @@ func TestUplinkMTU(t *testing.T) {
 	}))
 }
 
-// network4 is where an IPv4 default route leads.
+// network4 returns the destination of an IPv4 default route.
 func network4() *net.IPNet { return &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)} }

@@ -13,13 +13,13 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// Use is a use that somebody makes of addresses on this node.
+// Use says that something on this node uses addresses.
 type Use struct {
 	Sort   UseSort
-	Prefix netip.Prefix // of an address: with the address, and the length of its network
+	Prefix netip.Prefix // of an address: the address, with the length of its network's prefix
 	Index  int          // of the link; 0: none, or several
 	Table  uint32       // of a route or a gateway
-	Via    netip.Addr   // a route's gateway, if it has one
+	Via    netip.Addr   // a route's gateway, if the route has one
 	Agent  string       // of an agent's pool route: the first 4 characters of the instance's id
 }
 
@@ -29,14 +29,14 @@ type UseSort string
 // Sorts of uses.
 const (
 	UseAddress UseSort = "address" // of a link
-	UseRoute   UseSort = "route"   // but not a default route, nor a route of the node's own addresses
+	UseRoute   UseSort = "route"   // neither a default route, nor a route to the node's own addresses
 	UseGateway UseSort = "gateway" // of any route
 )
 
 // Uses lists who uses addresses: the addresses of links, the routes of all tables but local,
 // and their gateways. Among routes with Berth's protocol number, it lists the routes of every
-// agent's pools, and leaves out routes to pods: a pool's route says enough. The
-// kernel walks all addresses and routes for it.
+// agent's pools, and leaves out routes to pods: a pool's route says enough. The kernel walks all
+// addresses and routes for the list.
 //
 //	ip addr show; ip route show table all
 func (c *Conn) Uses() ([]Use, error) {
@@ -64,7 +64,7 @@ func (c *Conn) Uses() ([]Use, error) {
 }
 
 // parseUses reads an RTM_NEWROUTE: the route's use of its destination, and its uses of its
-// gateways. A multipath route has several.
+// gateways. A multipath route has several gateways.
 func parseUses(b []byte) (uses []Use, any bool, err error) {
 	if len(b) < unix.SizeofRtMsg {
 		return nil, false, fmt.Errorf("netlink message of %d bytes, less than %d", len(b), unix.SizeofRtMsg)
@@ -104,7 +104,7 @@ func parseUses(b []byte) (uses []Use, any bool, err error) {
 		if route.Agent, ofPool = stamp.OfMetric(metric); !ofPool || m.Type != unix.RTN_UNREACHABLE {
 			return nil, false, nil
 		}
-		route.Index = 0 // IPv6 has lo there
+		route.Index = 0 // for IPv6 the kernel sends the index of lo
 	}
 	gateways = append(gateways, gatewaysIn(b[unix.SizeofRtMsg:])...)
 	if len(gateways) > 0 {
@@ -121,7 +121,7 @@ func parseUses(b []byte) (uses []Use, any bool, err error) {
 }
 
 // gatewaysIn returns the gateways among the attributes of a route, or of one of its nexthops.
-// RTA_VIA, behind two bytes for its family, has a gateway of another family than the route's.
+// RTA_VIA has two bytes for a family, and behind them a gateway of another family than the route's.
 func gatewaysIn(b []byte) (all []netip.Addr) {
 	via := within(b, unix.RTA_VIA)
 	for _, raw := range [][]byte{within(b, unix.RTA_GATEWAY), via[min(2, len(via)):]} {

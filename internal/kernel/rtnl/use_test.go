@@ -11,8 +11,8 @@ import (
 )
 
 // Uses are addresses, routes of any table, and gateways, also those of multipath routes and of
-// the other family. A default route is none, but its gateway is. Of Berth's routes those of
-// pools are, and say whose they are.
+// the other family. A default route is no use, but its gateway is. Among Berth's routes, the routes of
+// pools are uses, and say whose they are.
 func TestUses(t *testing.T) {
 	nettest.Need(t)
 	pod := nettest.Pod(t)
@@ -48,7 +48,7 @@ func TestUses(t *testing.T) {
 		uses, err := c.Uses()
 		for _, u := range uses {
 			if u.Prefix.Addr().IsLinkLocalUnicast() || u.Prefix.Addr().IsLoopback() {
-				continue // of each link of IPv6, and of lo
+				continue // each link of IPv6 has such an address, and so has lo
 			}
 			text := fmt.Sprint(u.Sort, " ", u.Prefix)
 			if u.Via.IsValid() {

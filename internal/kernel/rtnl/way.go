@@ -11,16 +11,16 @@ import (
 
 // Way is how the kernel would send a packet on.
 type Way struct {
-	Index   int        // of the link that it leaves by
+	Index   int        // of the link that the packet leaves by
 	Gateway netip.Addr // zero: the destination is on the link
-	Source  netip.Addr // that the kernel would send from; zero: it does not say
-	Local   bool       // the namespace receives it itself
+	Source  netip.Addr // the address that the kernel would send from; zero: the kernel does not say
+	Local   bool       // the namespace receives the packet itself
 }
 
-// GetWay asks how the kernel would send a packet to an address. If the packet has come in by a
-// link, from is its source: then the kernel judges as it does when it routes such a packet. If
-// there is no way the error is kernel.ErrUnreachable, which for IPv4 also says that the link, or
-// the namespace, does not forward; EXDEV says that rp_filter refuses the packet.
+// GetWay asks how the kernel would send a packet to an address. For a packet that has come in by the
+// link with the index in, from is the packet's source: the kernel then answers as it would route such a
+// packet. If there is no way the error is kernel.ErrUnreachable, which for IPv4 also says that the
+// link, or the namespace, does not forward; EXDEV says that rp_filter refuses the packet.
 //
 //	ip route get TO [from FROM iif DEV]
 func GetWay(to, from netip.Addr, in int, way *Way) Request {
@@ -61,7 +61,7 @@ func parseWay(b []byte) (w Way, err error) {
 	return w, err
 }
 
-// Carries reads whether a link is up and has a carrier, as a veth has whose peer is up.
+// Carries reads whether a link is up and has a carrier. A veth has a carrier if its peer is up, too.
 //
 //	ip link show NAME
 func Carries(name string, carries *bool) Request {
@@ -105,8 +105,8 @@ type Gateway struct {
 	Index int        // of the link
 }
 
-// Gateway returns the way of a family's default route with the lowest metric; false if there is
-// none. Policy rules do not apply.
+// Gateway returns where the family's default route with the lowest metric leads; false if there is no
+// such route. Policy rules do not apply.
 //
 //	ip route show default
 func (c *Conn) Gateway(ipv6 bool) (g Gateway, found bool, err error) {
@@ -133,7 +133,7 @@ func (c *Conn) Gateway(ipv6 bool) (g Gateway, found bool, err error) {
 				metric = uint32Of(value)
 			case unix.RTA_GATEWAY:
 				seen.Addr, _ = netip.AddrFromSlice(value)
-			case unix.RTA_MULTIPATH: // the first one: all are as good
+			case unix.RTA_MULTIPATH: // the route's first way: all its ways are as good
 				if len(value) < unix.SizeofRtNexthop || seen.Index != 0 {
 					return
 				}

@@ -1,13 +1,13 @@
 // Package flows is the kind of what the kernel remembers of a pod's traffic: its
-// connection tracking entries and TCP's metrics. They name the pod's addresses, outlive its
-// link, and would lead the next pod's packets astray (containernetworking/plugins #123,
-// #1190). Acquire has nothing to do. Release comes after the cut, when the pod can make no
-// new entries. It also ends the node's own TCP connections to the pod. One pass over the
-// table serves all pods that wait for it.
+// connection tracking entries and TCP's metrics. These name the pod's addresses, outlive the pod's
+// link, and would lead the next pod's packets astray (containernetworking/plugins #123, #1190). Acquire
+// has nothing to do. Release comes after the cut, when the pod can make no new entries. Release also
+// ends the node's own TCP connections to the pod. One pass over the table serves all pods that wait for
+// it.
 //
-// After the cut no route of the pod's link leads to its addresses. If there is a route to one of
-// these addresses all the same, the address is somebody else's: the ADD failed because of that, or
-// the pod is long gone. The entries are then somebody else's, too, and stay.
+// After the cut no route by the pod's link leads to the pod's addresses. If there is a route to one of
+// these addresses all the same, the address is somebody else's: the pod's ADD failed because of that
+// route, or the pod is long gone. The entries are then somebody else's, too, and stay.
 package flows
 
 import (
@@ -23,7 +23,7 @@ import (
 // KindName is the name of the kind.
 const KindName = "flows"
 
-// batch is how many pods one pass over the table is for. The cost of a pass depends on the
+// batch is how many pods one pass over the table serves at most. The cost of a pass depends on the
 // table's length, not on the number of pods.
 const batch = 4096
 

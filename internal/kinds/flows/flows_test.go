@@ -20,17 +20,18 @@ func (t *table) Forget(addrs []netip.Addr) error {
 	return t.err
 }
 
-// nobody else has any address.
+// nobody says that nobody else has any of the addresses.
 type nobody struct{}
 
 func (nobody) Reached([]netip.Addr) []netip.Addr { return nil }
 
-// others have addresses.
+// others says that somebody else has its addresses.
 type others []netip.Addr
 
 func (o others) Reached([]netip.Addr) []netip.Addr { return o }
 
-// The entries of an address that somebody else has by now are not this pod's.
+// Release does not forget the entries of an address that somebody else has by now: they are not this
+// pod's.
 func TestOthersKeepTheirs(t *testing.T) {
 	a, b := netip.MustParseAddr("10.88.0.1"), netip.MustParseAddr("fd00:88::1")
 	tab := &table{}

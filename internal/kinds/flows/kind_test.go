@@ -27,7 +27,7 @@ func (e *entries) Forget(addrs []netip.Addr) error {
 	return nil
 }
 
-// The table has an entry of an address without a hold, which has to stay.
+// The table has an entry of an address that no hold has. The entry has to stay.
 func TestKind(t *testing.T) {
 	table := &entries{all: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
 	var last atomic.Uint32 // the last address that a spec got

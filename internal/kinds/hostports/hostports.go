@@ -1,9 +1,9 @@
 // Package hostports is the kind of a pod's host ports: what comes to these ports of the node
-// goes to the pod. They are elements of maps in the agent's nftables table (kinds/table), so that
+// goes to the pod. Host ports are elements of maps in the agent's nftables table (kinds/table), so that
 // one transaction maps all of a pod's ports, and one transaction unmaps the ports of many pods.
 //
-// The hold has no cut of its own, because the link's cut keeps the pod from hearing anything. It
-// leaves no connections behind either: those name the pod's address, so that the hold of the
+// The hold has no cut of its own, because the link's cut keeps the pod from hearing anything. The hold
+// leaves no connections behind either: connections name the pod's address, so that the hold of the
 // pod's traffic (kinds/flows) forgets them.
 package hostports
 
@@ -20,8 +20,9 @@ import (
 // KindName is the name of the kind.
 const KindName = "hostports"
 
-// Space is the space of the names that claim ports of the node. They need no rest: once the
-// holds of an owner are gone, nothing leads from its ports to it.
+// Space is the space of the names that claim ports of the node. These names need no rest (a time in
+// which nobody else may claim them): once the holds of an owner are gone, nothing leads from its ports
+// to it.
 const Space = "hostport"
 
 // batch is how many pods' host ports one transaction removes.
@@ -30,7 +31,7 @@ const batch = 256
 // Spec has the host ports of a pod.
 type Spec struct {
 	Link     string        `json:"link"`     // the name of the pod's link
-	Mappings []nft.Mapping `json:"mappings"` // sorted; none: not known, of a pod that was adopted
+	Mappings []nft.Mapping `json:"mappings"` // sorted; none: nobody knows them, because the agent has adopted the pod
 }
 
 // Kind returns KindName.
@@ -55,11 +56,11 @@ type Options struct {
 	Maps Maps
 	// Link returns the name of an owner's link.
 	Link func(hold.ID) string
-	// Left removes what a lost agent's table maps to pods that are gone. It is called when an adopted
-	// owner's ports are released: they may be there. Optional.
+	// Left removes what a lost agent's table maps to pods that are gone. Release calls Left for an
+	// adopted owner, because such a table may have the owner's ports. Optional.
 	Left func() error
-	// Exposed is called with ports that were mapped, if connections may have had them before.
-	// Optional.
+	// Exposed is called with ports that Acquire has mapped, if older connections may have had these
+	// ports. Optional.
 	Exposed func([]nft.Mapping)
 }
 
@@ -91,8 +92,8 @@ func (p *Ports) Kind() hold.Kind {
 }
 
 // acquire maps the ports. TCP begins anew with each connection; but a client that has sent
-// datagrams to one of the ports has a flow to the node itself, which would go on for as long as
-// it sends (containernetworking/plugins #123).
+// datagrams to one of the ports has a flow to the node itself, which would go on for as long as the
+// client sends (containernetworking/plugins #123).
 func (p *Ports) acquire(_ context.Context, h hold.Hold) error {
 	s, ok := h.Spec.(*Spec)
 	if !ok {
@@ -133,7 +134,7 @@ func (p *Ports) verify(_ context.Context, _ *hold.Look, hs []hold.Hold) []error 
 	return errs
 }
 
-// compare compares the ports that an owner should have with those that it has.
+// compare compares the ports that an owner should have with those that the owner has.
 func compare(s *Spec, have []nft.Mapping) error {
 	if len(have) == 0 && len(s.Mappings) > 0 {
 		return fmt.Errorf("%s: %w", s, hold.ErrGone)
@@ -155,9 +156,9 @@ func compare(s *Spec, have []nft.Mapping) error {
 	return nil
 }
 
-// release unmaps all ports that the holds' owners have, in one transaction, even ports that their
-// specs do not name. If Left fails, only the holds of adopted owners fail: nothing else is left of
-// the others.
+// release unmaps all ports that the holds' owners have, in one transaction, even ports that their specs
+// do not name. If Left fails, only the releases of adopted owners fail: of other owners nothing is
+// left.
 func (p *Ports) release(_ context.Context, hs []hold.Hold) []error {
 	errs := make([]error, len(hs))
 	var owners []hold.ID

@@ -97,7 +97,7 @@ func TestVerify(t *testing.T) {
 }
 
 // A client that sends datagrams to a port before the port is mapped has a flow to the node
-// itself; a TCP client has none.
+// itself; a TCP client has no such flow.
 func TestExposed(t *testing.T) {
 	k, exposed, _ := open(t)
 	var all []nft.Mapping
@@ -110,7 +110,7 @@ func TestExposed(t *testing.T) {
 	}
 }
 
-// Somebody has taken the table away: an ADD puts it back, with the ports of all pods.
+// If somebody has taken the table away, Acquire puts it back, with the ports of all pods.
 func TestAcquireWithoutTable(t *testing.T) {
 	at := nettest.Node(t)
 	tables := nft.Open(at)
@@ -132,7 +132,7 @@ func TestAcquireWithoutTable(t *testing.T) {
 	}
 }
 
-// One transaction maps all of a pod's ports, and one unmaps those of a batch of pods.
+// One transaction maps all of a pod's ports, and one transaction unmaps the ports of a batch of pods.
 func TestTransactions(t *testing.T) {
 	k, _, tables := open(t)
 	var pods []hold.Hold
@@ -167,7 +167,7 @@ func TestTransactions(t *testing.T) {
 	}
 }
 
-// Others have deleted some elements of a pod's ports. The rest of them can be released.
+// Others have deleted some elements of a pod's ports. Release still removes the rest of them.
 func TestReleaseOfWhatIsLeft(t *testing.T) {
 	at := nettest.Node(t)
 	tables := nft.Open(at)
@@ -188,8 +188,8 @@ func TestReleaseOfWhatIsLeft(t *testing.T) {
 	}
 }
 
-// Looking for what lost agents' tables have left fails. The host ports of adopted pods stay owed for
-// it, and those of the other pods in the same batch, which are unmapped, do not.
+// Left fails to look into the tables of lost agents. Release then fails for the host ports of adopted
+// pods, but not for those of the other pods in the same batch, which it has unmapped.
 func TestReleaseOfAdoptedFails(t *testing.T) {
 	unseen := errors.New("cannot see other agents' tables")
 	maps := new(noMaps)
@@ -210,7 +210,7 @@ func TestReleaseOfAdoptedFails(t *testing.T) {
 	}
 }
 
-// noMaps has nothing, and Unmap returns err.
+// noMaps has no host ports, and its Unmap returns err.
 type noMaps struct {
 	hostports.Maps
 	err error

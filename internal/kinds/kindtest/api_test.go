@@ -8,7 +8,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/kindtest/toy"
 )
 
-// granted is a kind of a toy API with options, as a kind under test.
+// granted returns a kind of a toy API with options, as a kind under test.
 func granted(options ...func(*hold.Kind)) Kind {
 	a := toy.New()
 	return Kind{
@@ -28,7 +28,7 @@ func granted(options ...func(*hold.Kind)) Kind {
 	}
 }
 
-// A kind with all options, and kinds with some of them.
+// A kind with all options passes the checks, and so do kinds with some of the options.
 func TestToyOptions(t *testing.T) {
 	for name, options := range map[string][]func(*hold.Kind){
 		"all":      {toy.Ends, toy.Waits, toy.Limited},

@@ -7,7 +7,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// takeTwice: to take what is there already, and ours, succeeds and changes nothing.
+// takeTwice: to take a thing that is there already, and is the owner's, succeeds and changes nothing.
 func takeTwice(tb testing.TB, k Kind) {
 	t := try{tb, k}
 	h := t.fresh()
@@ -66,8 +66,8 @@ func releaseFromRecord(tb testing.TB, k Kind) {
 	unchanged("after the release of what its record says, the world")
 }
 
-// find: Find finds what is taken by its stamp, as a hold that can be released, and does not
-// find what is not taken.
+// find: Find finds a taken thing by its stamp, as a hold that Release accepts, and finds nothing that
+// nobody has taken.
 func find(tb testing.TB, k Kind) {
 	if k.Find == nil {
 		return
@@ -116,8 +116,8 @@ func find(tb testing.TB, k Kind) {
 	}
 }
 
-// cut: a hold may be cut off again, before it is taken, and after it is released. A hold that
-// was cut off is released like any other, and no other hold is cut off.
+// cut: Cut may come before the hold is taken, again, and after the hold is released. Release releases a
+// hold that was cut off like any other, and Cut cuts no other hold off.
 func cut(tb testing.TB, k Kind) {
 	if k.Cut == nil {
 		return

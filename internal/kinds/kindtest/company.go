@@ -9,8 +9,8 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// leaveOtherOwner: to release one owner's hold leaves the other owner's hold alone, whether
-// the first one was taken or not.
+// leaveOtherOwner: to release one owner's hold leaves the other owner's hold alone, whether anybody has
+// taken the first hold or not.
 func leaveOtherOwner(tb testing.TB, k Kind) {
 	t := try{tb, k}
 	a, b := t.fresh(), t.fresh()
@@ -32,8 +32,8 @@ func leaveOtherOwner(tb testing.TB, k Kind) {
 	unchanged("after others' releases, the world")
 }
 
-// leaveForeign: a thing in a hold's place that is not ours is not replaced, not cut off and
-// not released.
+// leaveForeign: a kind does not replace, cut off or release a thing in a hold's place that is not
+// Berth's.
 func leaveForeign(tb testing.TB, k Kind) {
 	if k.Foreign == nil {
 		tb.Log("no foreign thing can be in its place, says the kind's test")
@@ -64,7 +64,7 @@ func leaveForeign(tb testing.TB, k Kind) {
 	}
 	t.release(h)
 	still("a release")
-	if k.Find != nil { // a sweep releases what it finds of nobody
+	if k.Find != nil { // a sweep releases the things that it finds and that no owner needs
 		found, err := k.Find(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 // one is a function of a kind that takes one hold.
 type one = func(context.Context, hold.Hold) error
 
-// before runs first, and then f unless first fails.
+// before returns a function that calls first, and then f unless first fails.
 func before(f one, first func(hold.Hold) error) one {
 	return func(ctx context.Context, h hold.Hold) error {
 		if err := first(h); err != nil {
@@ -27,7 +27,7 @@ func before(f one, first func(hold.Hold) error) one {
 	}
 }
 
-// removeAll removes all files in the folder of h's.
+// removeAll removes all files in the folder that h's file is in.
 func removeAll(h hold.Hold) error {
 	files, err := filepath.Glob(filepath.Dir(path(h)) + "/*")
 	for _, f := range files {
@@ -41,7 +41,7 @@ func exists(h hold.Hold) bool {
 	return err == nil
 }
 
-// faults are planted in the toy kind, each with the check that must see it.
+// The tests plant these faults in the toy kind. Each fault names the check that must see it.
 var faults = []struct {
 	check, name string
 	alone       bool
@@ -355,7 +355,7 @@ func TestFaultsAreSeen(t *testing.T) {
 	}
 }
 
-// sees fails unless a check fails, or passes, as it is wanted.
+// sees fails the test unless the check fails (want) or passes (not want).
 func sees(t *testing.T, check string, k Kind, want bool) {
 	t.Helper()
 	ran := false

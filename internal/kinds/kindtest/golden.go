@@ -65,8 +65,8 @@ func golden(t testing.TB, k Kind) {
 	}
 }
 
-// fields returns the struct behind a spec: printed, it shows its fields, where the spec
-// would show its String.
+// fields returns the struct behind a spec: the struct prints its fields, whereas the spec prints its
+// String.
 func fields(s hold.Spec) any { return reflect.Indirect(reflect.ValueOf(s)).Interface() }
 
 // zeroFields names the values at or below v that are zero, and the fields that are not
@@ -78,7 +78,7 @@ func zeroFields(v reflect.Value, at string) []string {
 	v = reflect.Indirect(v)
 	var zero []string
 	switch _, text := v.Interface().(encoding.TextMarshaler); {
-	case text: // such as an address: it is one value, whatever fields it has
+	case text: // a text such as an address is one value, whatever fields its type has
 	case v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Struct:
 		for i := range v.Len() {
 			zero = append(zero, zeroFields(v.Index(i), fmt.Sprintf("%s[%d]", at, i))...)

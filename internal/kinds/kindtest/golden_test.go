@@ -62,8 +62,8 @@ func TestGolden(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		example hold.Spec
-		file    string // none if empty
-		says    string // of the failure
+		file    string // "": there is no file
+		says    string // what the failure says
 	}{
 		{"no example", nil, file, "gives no Example"},
 		{"no file", with(func(*richSpec) {}), "", "-update writes it"},

@@ -13,7 +13,7 @@ import (
 const besides = 20
 
 // cutBesideRelease: a cut that failed may be tried again while the hold is being released. A
-// hold for which Release has returned nil is gone, also if a cut came in between.
+// hold for which Release has returned nil is gone, even if a cut came in between.
 func cutBesideRelease(tb testing.TB, k Kind) {
 	if k.Cut == nil || k.Alone {
 		return
@@ -44,8 +44,8 @@ func cutBesideRelease(tb testing.TB, k Kind) {
 }
 
 // disguised: somebody has renamed a thing, or changed it otherwise. Verify sees that, Find finds
-// the thing under the name that it should have, Acquire puts it right, and it is cut off and
-// released like any other.
+// the thing under the name that it should have, Acquire puts it right, and Cut and Release treat it
+// like any other.
 func disguised(tb testing.TB, k Kind) {
 	switch {
 	case k.Disguise != nil:

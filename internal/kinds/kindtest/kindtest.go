@@ -33,16 +33,16 @@ import (
 type Kind struct {
 	hold.Kind
 
-	// Spec makes a spec for a hold of owner, in a place of its own, which is not taken
-	// yet. With Alone, all specs may have the same place.
+	// Spec makes a spec for a hold of owner, in a place of its own, which no hold has yet. With Alone,
+	// all specs may have the same place.
 	Spec func(t testing.TB, owner hold.ID) hold.Spec
 	// Alone says that only one owner at a time can have a hold of this kind, such as an
 	// agent's only table. Another owner's Acquire then returns hold.ErrForeign.
 	Alone bool
 	// Unseen says that Verify cannot see whether a hold is there, and always returns nil:
-	// Acquire makes nothing, and only what the owner leaves behind is to be removed.
+	// Acquire makes nothing, and Release removes only what the owner leaves behind.
 	Unseen bool
-	// Fake says that this kind is a stand-in for a real one and has its specs. The real
+	// Fake says that this kind is a stand-in for a real kind and has the real kind's specs. The real
 	// kind's test has the golden file, so that this test needs no Example.
 	Fake bool
 	// Example has a value other than zero in each of its fields. The test compares its
@@ -55,8 +55,8 @@ type Kind struct {
 	// thing is not there any more, or has changed. Optional.
 	Foreign func(t testing.TB, h hold.Hold) (intact func() error)
 	// Disguise makes h's thing, which is there, differ from its spec, as another program
-	// might: best by another name, so that it is not found where its name would lead.
-	// Required, unless the kind is Unseen.
+	// might: best by another name, so that nobody finds the thing where its name would lead. Required,
+	// unless the kind is Unseen or Undisguised says why not.
 	Disguise func(t testing.TB, h hold.Hold)
 	// Undisguised says why there is no Disguise.
 	Undisguised string
@@ -66,11 +66,11 @@ type Kind struct {
 	// Lose takes h's thing, which is there, away. Required if the kind Waits and does not
 	// end.
 	Lose func(t testing.TB, h hold.Hold)
-	// Throttle makes whatever the kind calls answer that it was asked too often, until a
-	// time, or until over is called. Optional.
+	// Throttle makes whatever the kind calls answer that callers ask too often, up to the time until,
+	// or until the check calls over. Optional.
 	Throttle func(t testing.TB) (until time.Time, over func())
-	// Hang makes whatever the kind calls answer nothing until answer is called. Required
-	// if the kind has a Try or a Look.
+	// Hang makes whatever the kind calls give no answer until the check calls answer. Required if the
+	// kind has a Try or a Look.
 	Hang func(t testing.TB) (answer func())
 }
 
@@ -114,8 +114,8 @@ type try struct {
 	Kind
 }
 
-// fresh returns a hold of a new owner. The hold is released at the end of the check, so that
-// a check that fails leaves nothing for the next one.
+// fresh returns a hold of a new owner. fresh has the hold released at the end of the check, so that a
+// check that fails leaves nothing for the next check.
 func (t try) fresh() hold.Hold {
 	t.Helper()
 	owner := hold.NewID()
@@ -163,8 +163,8 @@ func (t try) take(h hold.Hold) {
 	}
 }
 
-// release gives holds back in batches that the kind accepts, and fails if one of them is
-// answered with an error.
+// release gives holds back in batches that the kind accepts, and fails if Release returns an error for
+// one of them.
 func (t try) release(hs ...hold.Hold) {
 	t.Helper()
 	for i, err := range t.releaseErrs(hs...) {

@@ -29,18 +29,18 @@ var meanwhile = map[string]func(*life){
 	"the block is revoked": func(l *life) { l.aside(func() { _ = l.Release(context.Background(), []hold.ID{l.block.ID}) }) },
 }
 
-// TestOptionsFaults lets each operation of a small life fail, hang or be the last, while
-// something else happens. It is the life of a pod that has an address which an API chooses,
-// three rules and a process, which are released in order. The pod needs a block, whose release
-// waits for the pod. The API gives the pod's address to a rival, too. A change takes a rule and
-// a name from the pod, and gives it another rule, another name and one of the block's names.
-// The API's kinds have all options that there are. Time is the bubble's.
+// TestOptionsFaults lets each operation of a small life fail, hang or be the last, while something else
+// happens. It is the life of a pod. The pod has an address which an API chooses, three rules and a
+// process, which the engine releases in order. The pod needs a block, whose release waits for the pod.
+// The API gives the pod's address to a rival, too. A change takes a rule and a name from the pod, and
+// gives the pod another rule, another name and one of the block's names. The API's kinds have all
+// options that there are. Time is that of the test's bubble (testing/synctest).
 func TestOptionsFaults(t *testing.T) {
 	modes := append(fault.Modes(), fault.Hangs()...)
 	points := 0
 	for beside := range meanwhile {
 		step := 1
-		if beside != "nothing" { // every third, at least, and others in other runs
+		if beside != "nothing" { // each run tests every third point, and other runs test other points
 			step = 3
 		}
 		points += fault.Each(t, beside, modes, 1+rand.IntN(step), step, func(newPlan func() *fault.Plan) {
@@ -65,14 +65,14 @@ type life struct {
 	steps  sync.WaitGroup
 
 	block, pod, rival hold.Owner
-	gained            hold.Hold // by the change
+	gained            hold.Hold // the rule that the pod gets by the change
 	stands            bool      // Take has returned nil for the pod, and nobody has released it
 	changed           outcome
 
 	mu    sync.Mutex
 	ended bool            // the process has come to its end
-	told  int             // how many events in this life said so
-	tried map[string]bool // things whose release was tried in this life
+	told  int             // how many events in this life said that the process has ended
+	tried map[string]bool // things whose release the engine has tried in this life
 }
 
 func newLife(t *testing.T, plan *fault.Plan, beside func(*life)) *life {
@@ -95,7 +95,7 @@ func newLife(t *testing.T, plan *fault.Plan, beside func(*life)) *life {
 	return l
 }
 
-// ownerOf makes an owner of things of the API.
+// ownerOf makes an owner that holds things of the API.
 func ownerOf(name string, things ...string) hold.Owner {
 	o := hold.Owner{ID: hold.NewID(), Names: []hold.Name{{Space: "n", Name: name}}}
 	for _, thing := range things {
@@ -129,10 +129,10 @@ func (l *life) start(decorate func(engine.Ledger, hold.Kinds) (engine.Ledger, ho
 	})
 }
 
-// watch checks the calls of a kind, each of which is about one hold. None begins while the
-// engine knows that it is too early, and each has the limit that the kind says. If an owner
-// is Ordered, what was acquired later is tried first. Nothing of the block goes while the
-// pod is there.
+// watch checks the calls of a kind, each of which is about one hold. No call begins while the engine
+// knows that the call is too early, and each call has the limit that the kind says. If an owner is
+// Ordered, the engine first tries to release what it acquired last. No thing of the block goes while
+// the pod is there.
 func (l *life) watch(k hold.Kind) hold.Kind {
 	acquire, release := k.Acquire, k.Release
 	var heard struct{ from, until time.Time } // the last pause; life.mu guards it
@@ -197,7 +197,7 @@ func (l *life) hear(e engine.Event) {
 	}
 }
 
-// end lets the process come to its end, if it has begun.
+// end lets the process come to its end, if the process has begun.
 func (l *life) end() {
 	h := l.pod.Holds[3]
 	if l.api.Has(h) {
@@ -247,10 +247,10 @@ func (l *life) stop() {
 
 func (l *life) dead() bool { return l.plan.IsDead() }
 
-// live is what the test does until the faults end, whatever fails. The block is revoked, and
-// stands as long as the pod does.
+// live is what the test does until the faults end, whatever fails. live revokes the block, which stands
+// as long as the pod does.
 func (l *life) live(ctx context.Context) {
-	// Take fills in specs: it gets copies, so that the test's own stay as they are.
+	// Take fills in specs: the test gives it copies, so that the test's own specs stay as they are.
 	_ = l.Take(ctx, ownCopy(l.block))
 	l.stands = l.Take(ctx, ownCopy(l.pod)) == nil
 	l.compete(ctx)

@@ -11,27 +11,27 @@ import (
 	"github.com/berth-net/berth/internal/ledger"
 )
 
-// The names that a change moves: the pod loses one, gains another, and gets one of the block's.
+// The names that a change moves: the pod loses oldName, gains newName, and gets spare from the block.
 var (
 	oldName = hold.Name{Space: "n", Name: "old"}
 	newName = hold.Name{Space: "n", Name: "new"}
 	spare   = hold.Name{Space: "n", Name: "spare"}
 )
 
-// outcome is what is known of a change.
+// outcome is what the test knows of a change.
 type outcome int
 
 const (
-	unknown outcome = iota // the program ended meanwhile
+	unknown outcome = iota // the program ended during the change
 	unmade
 	made
 )
 
-// compete lets the API give a rival the number that somebody else has. The rival is refused.
+// compete lets the API give a rival the number that somebody else has. The engine refuses the rival.
 func (l *life) compete(ctx context.Context) {
 	l.api.GiveTwice(1)
 	err := l.Take(ctx, ownCopy(l.rival))
-	l.api.GiveTwice(0) // only the rival is, by this engine or the next one
+	l.api.GiveTwice(0) // from now on the API gives no number twice: only the rival was to get such a number
 	if l.plan.Surfaced() == "" && !isTwice(err) {
 		l.t.Errorf("taking what has another's number: %v", err)
 	}
@@ -42,8 +42,8 @@ func isTwice(err error) bool {
 	return ok && taken.Name.Space == "number"
 }
 
-// change takes a rule and a name from the pod, and gives it others. In the same commit a name
-// of the block passes to the pod.
+// change takes a rule and a name from the pod, and gives the pod another rule and another name. In the
+// same commit a name of the block passes to the pod.
 func (l *life) change(ctx context.Context) {
 	gone, err := l.Change(ctx, l.pod.ID, func(o *hold.Owner) error {
 		lost := l.pod.Holds[4].Spec.String()
@@ -73,9 +73,9 @@ func ownHold(h hold.Hold) hold.Hold {
 // whole checks that owners that stand have all that they took, with the names that were
 // discovered. Only the process may be missing, if it has ended and an event has said so.
 func (l *life) whole(ctx context.Context) {
-	time.Sleep(10 * time.Second) // until nothing is throttled
+	time.Sleep(10 * time.Second) // until the API throttles nobody
 	var err error
-	for range 4 { // the rival lacks its address until it is given a number of its own
+	for range 4 { // the rival lacks its address until the API gives it a number of its own
 		if _, err = l.Sweep(ctx); !isTwice(err) {
 			break
 		}
@@ -100,7 +100,7 @@ func (l *life) whole(ctx context.Context) {
 	}
 	l.wholeOwner(pod)
 	l.wholeOwner(block)
-	for _, id := range l.ledger.Needers(pod.ID) { // what the change has left, or its rollback
+	for _, id := range l.ledger.Needers(pod.ID) { // these owners hold what the change, or its rollback, has left
 		if err := l.Wait(ctx, id); err != nil {
 			l.t.Errorf("waiting for a remnant: %v; owed %v", err, l.Owed(id))
 		}

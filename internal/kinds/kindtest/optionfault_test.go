@@ -10,7 +10,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/kindtest/toy"
 )
 
-// after calls f, and afterwards then.
+// after returns a function that calls f, and then the function then.
 func after(f one, then func(hold.Hold)) one {
 	return func(ctx context.Context, h hold.Hold) error {
 		err := f(ctx, h)
@@ -19,37 +19,37 @@ func after(f one, then func(hold.Hold)) one {
 	}
 }
 
-// deaf gives a function a context that does not end.
+// deaf returns a function that calls f with a context that does not end.
 func deaf(f one) one {
 	return func(ctx context.Context, h hold.Hold) error { return f(context.WithoutCancel(ctx), h) }
 }
 
-// mapped changes the answer of a function.
+// mapped returns a function that calls f, and changes the error of f by answer.
 func mapped(f one, answer func(error) error) one {
 	return func(ctx context.Context, h hold.Hold) error { return answer(f(ctx, h)) }
 }
 
 func numberOf(h hold.Hold) *int { return &h.Spec.(*toy.Spec).Number }
 
-// eachRelease is a kind's Release for one hold.
+// eachRelease returns a kind's Release as a function for one hold.
 func eachRelease(k *Kind) one {
 	release := k.Release
 	return func(ctx context.Context, h hold.Hold) error { return release(ctx, []hold.Hold{h})[0] }
 }
 
-// eachVerify is a kind's Verify for one hold.
+// eachVerify returns a kind's Verify as a function for one hold.
 func eachVerify(k *Kind) one {
 	verify := k.Verify
 	return func(ctx context.Context, h hold.Hold) error { return verify(ctx, nil, []hold.Hold{h})[0] }
 }
 
-// anew makes each Acquire of what is there take something new.
+// anew makes Acquire take a new thing even if the hold's thing is there.
 func anew(k *Kind) {
 	release := eachRelease(k)
 	k.Acquire = before(k.Acquire, func(h hold.Hold) error { return release(context.Background(), h) })
 }
 
-// unlater turns an answer that says "too early" into another one.
+// unlater returns a function that turns an error that says "too early" into another error.
 func unlater(as func(*hold.LaterError) error) func(error) error {
 	return func(err error) error {
 		if later, ok := errors.AsType[*hold.LaterError](err); ok {
@@ -59,7 +59,7 @@ func unlater(as func(*hold.LaterError) error) func(error) error {
 	}
 }
 
-// optionFaults are planted in the toy kind with options.
+// The tests plant optionFaults in the toy kind with options.
 var optionFaults = []struct {
 	check, name string
 	option      func(*hold.Kind)
@@ -200,12 +200,12 @@ var optionFaults = []struct {
 	{"waits", "nobody says how it is lost", toy.Waits, func(k *Kind) { k.Lose = nil }},
 }
 
-// The check that a fault is for, which is planted in a kind with options, sees the fault, and
-// passes without it.
+// The check that an optionFault is for sees the fault in a kind with options, and passes without the
+// fault.
 func TestOptionFaultsAreSeen(t *testing.T) {
 	for _, fault := range optionFaults {
 		t.Run(fault.check+"/"+fault.name, func(t *testing.T) {
-			t.Parallel() // some of these wait long, and cost nothing meanwhile
+			t.Parallel() // some of these checks wait long, and cost nothing meanwhile
 			var options []func(*hold.Kind)
 			if fault.option != nil {
 				options = append(options, fault.option)

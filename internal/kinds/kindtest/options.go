@@ -11,13 +11,13 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// These checks are about what is optional for a kind. Each runs only for kinds that say that
-// they have the option.
+// These checks are about what is optional for a kind. Each check runs only for kinds that say that they
+// have the option.
 
-// discovers: what Acquire discovers is in the hold's spec, and survives the ledger. An Acquire
-// with a spec that lacks it discovers the same again. No two holds discover the same name.
-// Verify says that a spec without its discovered names has changed: otherwise nobody would
-// take the hold again, and the names would never be written down.
+// discovers: what Acquire discovers is in the hold's spec, and survives the ledger. An Acquire with a
+// spec that lacks what was discovered discovers the same again. No two holds discover the same name.
+// Verify says that a spec without its discovered names has changed: otherwise nobody would take the
+// hold again, and no ledger would ever have the names.
 func discovers(tb testing.TB, k Kind) {
 	if !k.Discovers {
 		return
@@ -69,8 +69,8 @@ func namesOf(h hold.Hold) []hold.Name {
 }
 
 // ends: a thing that has come to its end by itself is gone, and Verify says that it has ended,
-// also to one who knows only what the ledger had before Acquire. Acquire does not begin it
-// again, and it is released like any other. No other thing has ended, and none that never was.
+// even for a spec as the ledger had it before Acquire. Acquire does not begin such a thing again, and
+// Release releases it like any other. No other thing has ended, nor has a thing that nobody has taken.
 func ends(tb testing.TB, k Kind) {
 	if !k.Ends {
 		return
@@ -107,8 +107,8 @@ func ends(tb testing.TB, k Kind) {
 	unchanged("after all are released, the world")
 }
 
-// later: while the kind must not ask, Acquire and Release return a LaterError with the time
-// until then, and change nothing, and Verify does not say that a hold is gone or changed.
+// later: while the kind must not ask, Acquire and Release return a LaterError with the time from which
+// the kind may ask again, and change nothing, and Verify does not say that a hold is gone or changed.
 // Afterwards everything works as before.
 func later(tb testing.TB, k Kind) {
 	if k.Throttle == nil {
@@ -164,8 +164,8 @@ const (
 	soon  = time.Second
 )
 
-// limits: a kind that limits its calls ends them when their context ends, also if whatever it
-// asks does not answer. It does not say that it has done or seen what it has not.
+// limits: a kind that limits its calls ends them when their context ends, also if whatever the kind
+// asks does not answer. The kind does not say that it has done or seen what it has not.
 func limits(tb testing.TB, k Kind) {
 	if k.Try == 0 && k.Look == 0 && k.Hang == nil {
 		return
@@ -214,8 +214,8 @@ func limits(tb testing.TB, k Kind) {
 	unchanged("after all are released, the world")
 }
 
-// waits: a hold that other owners need is mended for as long as they need it. Acquire has to
-// take it again with the spec from the ledger, any number of times.
+// waits: the agent mends a hold that other owners need for as long as they need it. Acquire has to take
+// it again with the spec from the ledger, any number of times.
 func waits(tb testing.TB, k Kind) {
 	if !k.Waits {
 		return
@@ -224,7 +224,7 @@ func waits(tb testing.TB, k Kind) {
 		tb.Fatal("nobody stands on what only tells others")
 	}
 	if k.Ends {
-		return // an end is not mended
+		return // nobody mends a thing that has ended
 	}
 	if k.Lose == nil {
 		tb.Fatal("the kind says that others stand on it, and its test does not say how it is lost")

@@ -29,7 +29,7 @@ type toys struct{ dir string }
 
 func path(h hold.Hold) string { return h.Spec.(*toySpec).Path }
 
-// at is where h's file is: at its place, unless somebody has renamed it.
+// at returns where h's file is: at h's place, unless somebody has renamed the file.
 func (ts toys) at(h hold.Hold) string {
 	files, _ := filepath.Glob(ts.dir + "/*")
 	for _, f := range append([]string{path(h)}, files...) {
@@ -50,7 +50,7 @@ func (ts toys) owner(h hold.Hold) (string, error) {
 }
 
 func (ts toys) acquire(_ context.Context, h hold.Hold) error {
-	// As a whole or not at all, and never over somebody else's.
+	// acquire writes the file as a whole or not at all, and never over somebody else's file.
 	tmp, err := os.CreateTemp("", "toy")
 	if err != nil {
 		return err
@@ -95,7 +95,7 @@ func (ts toys) release(_ context.Context, h hold.Hold) error {
 	return there(os.Remove(ts.at(h)))
 }
 
-// there turns the error that a file has gone meanwhile into nil.
+// there returns nil for the error that a file has gone meanwhile, and any other error as it is.
 func there(err error) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -197,7 +197,7 @@ func kind(t testing.TB, alone bool) Kind {
 	}
 }
 
-// listing has each file of a directory with its mode and text.
+// listing returns a line for each file of a directory, with the file's mode and text.
 func listing(dir string) string {
 	var lines []string
 	files, _ := filepath.Glob(dir + "/*")
@@ -213,14 +213,14 @@ func listing(dir string) string {
 func TestToy(t *testing.T)      { Run(t, kind(t, false)) }
 func TestToyAlone(t *testing.T) { Run(t, kind(t, true)) }
 
-// A kind that has nothing optional.
+// A kind that has nothing optional passes the checks.
 func TestToyBare(t *testing.T) {
 	k := kind(t, false)
 	k.Batch, k.Settle, k.Cut, k.Sever, k.Find, k.Snapshot, k.Foreign, k.Disguise = 0, nil, nil, nil, nil, nil, nil, nil
 	Run(t, k)
 }
 
-// A kind that fills in its spec, and says so.
+// A kind that fills in its spec, and says so, passes the checks.
 func TestToyDiscovers(t *testing.T) {
 	k := kind(t, false)
 	acquire := k.Acquire

@@ -13,8 +13,8 @@ import (
 )
 
 // acquire makes the link. If the link exists and is whole, acquire repairs the host's side
-// only, because the inside of a pod is the pod's own business. If it is half-made, acquire
-// deletes it and makes it anew. If it is cut off, acquire brings it back, unless ctx has ended
+// only, because the inside of a pod is the pod's own business. If the link is half-made, acquire
+// deletes it and makes it anew. If the link is cut off, acquire brings it back, unless ctx has ended
 // (see revive).
 func (l *Links) acquire(ctx context.Context, h hold.Hold) error {
 	s, err := l.spec(h)
@@ -34,10 +34,10 @@ func (l *Links) take(ctx context.Context, s *Spec) error {
 	}
 	// ADD has had the namespace open, and acquire opens and identifies it again all the same.
 	// Acquire is a function of the hold's spec: a restart, a repair and a second try call it, too,
-	// and none of them has an open namespace. A descriptor that came along sometimes would be a
-	// second way to say which namespace is meant. It would also be that of the moment when ADD
-	// began: ADD may have waited for its turn, a former link and the ledger since then. Between
-	// this look at the path and the link are microseconds.
+	// and none of them has an open namespace. A descriptor that only ADD hands over would be a second
+	// way to say which namespace is meant. Besides, ADD opened it when ADD began, and may have waited
+	// for its turn, a former link and the ledger since then. Between this look at the path and the link
+	// are microseconds.
 	pod, err := s.Netns.Open()
 	if errors.Is(err, ns.ErrGone) {
 		return l.homeless(ctx, s, macs, err)
@@ -63,7 +63,7 @@ func (l *Links) take(ctx context.Context, s *Spec) error {
 			err = l.repair(ctx, s, macs, link)
 		}
 		renamed := errors.Is(err, errRenamed)
-		foreign := errors.Is(err, hold.ErrForeign) && !whole // else it is a route of a link that has its name
+		foreign := errors.Is(err, hold.ErrForeign) && !whole // if the link is whole, a foreign route is in its way, and the link has its name
 		if !regained && (renamed && created || (renamed || foreign) && l.regain(s)) {
 			regained = true
 			continue
@@ -78,7 +78,7 @@ func (l *Links) take(ctx context.Context, s *Spec) error {
 		if err := l.delete(link.Index); err != nil {
 			return err
 		}
-		if link.Up { // ADD sets a link up only in the live group: others have moved this one back
+		if link.Up { // ADD sets a link up only in the live group: others have moved this link back to the coming group
 			l.exposed()
 		}
 		if err := ctx.Err(); err != nil {
@@ -87,8 +87,8 @@ func (l *Links) take(ctx context.Context, s *Spec) error {
 	}
 }
 
-// repairStray repairs a link that cannot have its name back, because somebody else has that. The
-// link stays renamed, and its pod has its network all the same.
+// repairStray repairs a link that cannot have its name back, because somebody else's link has the name.
+// The link stays renamed, and its pod has its network all the same.
 func (l *Links) repairStray(ctx context.Context, s *Spec, macs ends) error {
 	link, err := l.elsewhere(s)
 	if err != nil || link.Group == l.groups.Coming() {
@@ -97,9 +97,9 @@ func (l *Links) repairStray(ctx context.Context, s *Spec, macs ends) error {
 	return l.repair(ctx, s, macs, link)
 }
 
-// orHomeless returns why or, if the pod's namespace and the link are both gone,
-// hold.ErrHomeless. It is take for an adopted spec that does not say enough to make a link, because
-// not everything is known of its pod.
+// orHomeless returns the error why or, if the pod's namespace and the link are both gone,
+// hold.ErrHomeless with that error. take ends with orHomeless if a spec does not say enough to make a
+// link: the agent has adopted the link, and does not know everything of its pod.
 func (l *Links) orHomeless(s *Spec, why error) error {
 	pod, err := s.Netns.Open()
 	if err == nil {
@@ -125,22 +125,22 @@ func (l *Links) homeless(ctx context.Context, s *Spec, macs ends, why error) err
 			}
 		}
 		err := errors.Join(taken, l.repair(ctx, s, macs, link))
-		if errors.Is(err, kernel.ErrNotFound) { // the namespace may have ended since, and the link with it
+		if errors.Is(err, kernel.ErrNotFound) { // the namespace may have ended since, and the link with the namespace
 			err = l.orHomeless(s, err)
 		}
 		return err
 	case err != nil && !errors.Is(err, kernel.ErrNotFound):
-		return err // a link that cannot be looked for may still exist
+		return err // locate could not look, so the link may still exist
 	}
 	return fmt.Errorf("%w: %w", hold.ErrHomeless, why)
 }
 
 // create makes the pair, with both ends down and the host's end in the coming group, and
-// marks it. If the owner's link exists already, create returns that as it is.
+// marks it. If the owner's link exists already, create returns that link as it is.
 //
-// A link that is made again gets its former index, unless another link has taken it. The
-// table counts a pod's connections by its link's index, and with another index a pod that
-// deletes its end would get its share of connections anew.
+// If create makes a link again, the link gets its former index, unless another link has taken that
+// index. The table counts a pod's connections by its link's index, and with another index a pod that
+// deletes its end of the link would get its share of connections anew.
 func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, created bool, err error) {
 	last := l.memory.last(s.Name)
 	pair := func(index int) (add, get error) {
@@ -155,9 +155,9 @@ func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, creat
 	if last != 0 && add != nil && errors.Is(get, kernel.ErrNotFound) {
 		switch err := l.conn.Do(rtnl.GetLinkAt(last, new(rtnl.Link))); {
 		case err == nil:
-			add, get = pair(0) // the index is taken: let the kernel choose one
+			add, get = pair(0) // another link has the index: let the kernel choose one
 		case errors.Is(err, kernel.ErrNotFound):
-			add, get = pair(last) // the index is free: keep it; what was in the way may be gone by now
+			add, get = pair(last) // the index is free: use it; what was in the way of the first try may be gone by now
 		default:
 			return link, false, err
 		}
@@ -175,7 +175,7 @@ func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, creat
 		return link, false, get
 	case !errors.Is(add, kernel.ErrExists):
 		return link, false, hold.Unused(add)
-	case errors.Is(get, kernel.ErrNotFound): // no link has the host's name, so the pod's is taken
+	case errors.Is(get, kernel.ErrNotFound): // no link has the host's name, so an interface in the pod has the pod's name
 		return link, false, hold.Unused(fmt.Errorf("interface %s exists in the pod: %w", s.Ifname, hold.ErrForeign))
 	case get == nil && !l.owns(s, link):
 		return link, false, fmt.Errorf("the name %s leads to link %s, whose alias is %q: %w", s.Name, link.Name, link.Alias, hold.ErrForeign)
@@ -183,16 +183,16 @@ func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, creat
 	return link, false, get
 }
 
-// born reports whether a link is as create makes it, before it is marked.
+// born reports whether a link is as create makes it, before mark has marked the link.
 func (l *Links) born(macs ends, link rtnl.Link) bool {
 	return link.Veth && link.Alias == "" && link.Given == "" && link.Group == l.groups.Coming() &&
 		(len(macs.host) == 0 || link.MAC == macs.host.String())
 }
 
-// mark gives a new link its second name and its alias, by which it can be found and
-// recognized even if somebody renames it. If the second name is taken by a link of the
-// same owner, which somebody has renamed, the error is hold.ErrForeign. If another link has that
-// name, this link gets no second name.
+// mark gives a new link its second name and its alias, by which Links finds and recognizes the link
+// even if somebody renames it. If a link of the same owner, which somebody has renamed, has the second
+// name already, the error is hold.ErrForeign. If somebody else's link has that name, the new link gets
+// no second name.
 func (l *Links) mark(s *Spec, link *rtnl.Link) error {
 	l.memory.born(s.Name, link.Index)
 	alt := stamp.AltName(s.Name)
@@ -209,9 +209,9 @@ func (l *Links) mark(s *Spec, link *rtnl.Link) error {
 	return nil
 }
 
-// alias returns the alias that a link has to have. It names the last ADD that was answered
-// for this link. The spec does not know of an ADD that was repeated, but a plugin that does
-// an older DEL without an agent goes by the alias.
+// alias returns the alias that a link has to have. The alias names the last ADD that the agent answered
+// with this link. The spec names the first such ADD only, but a plugin that does an older DEL without
+// an agent goes by the alias.
 func (l *Links) alias(s *Spec) string {
 	of, ok := stamp.Parse(s.Alias)
 	id, named := stamp.LinkID(s.Name)
@@ -247,8 +247,8 @@ func (l *Links) Restamp(s *Spec, start int64) error {
 
 // complete brings a new pair up. It does the pod's side first. So a link in the live group
 // can lack something on the host's side only, which Verify sees and repair completes. The
-// host's end comes up last: until then the pod's end has no carrier, and nothing that is
-// done to it has to wait for a walk of the node's routes. Before that, complete asks whether a deletion
+// host's end comes up last: until then the pod's end has no carrier, and no request about the pod's end
+// has to wait while the kernel walks the node's routes. Before that, complete asks whether a deletion
 // of the owner waits (stays).
 func (l *Links) complete(ctx context.Context, s *Spec, macs ends, pod *ns.Netns, link rtnl.Link) (err error) {
 	idle := l.idle
@@ -312,12 +312,13 @@ func (l *Links) repair(ctx context.Context, s *Spec, macs ends, link rtnl.Link) 
 }
 
 // revive is repair for a link that is cut off although its owner is wanted: somebody else has
-// moved it to a dying group, or it was cut off for a deletion that was another's.
+// moved the link to a dying group, or Links cut the link off for a deletion that was meant for another
+// link.
 //
-// It cannot undo a cut that is meant. The engine acquires holds of wanted owners alone, one
-// caller at a time for each owner. Before it cuts one off it ends ctx, and it waits until
-// Acquire has returned. Should it not wait, the claim decides: revive does nothing once ctx has
-// ended, and a cut that begins later waits for revive and cuts the link off again.
+// revive cannot undo a cut that is meant. The engine acquires holds of wanted owners alone, one caller
+// at a time for each owner. Before the engine cuts a hold off it ends ctx, and waits until Acquire has
+// returned. Should the engine not wait, the claim decides: revive does nothing once ctx has ended, and
+// a cut that begins later waits for revive and cuts the link off again.
 func (l *Links) revive(ctx context.Context, s *Spec, macs ends, link rtnl.Link) error {
 	done, err := l.claims.claim(ctx, s.Name)
 	if err != nil {
@@ -345,7 +346,7 @@ func (l *Links) refurnish(s *Spec, macs ends, link rtnl.Link) error {
 	return l.furnishHost(s, macs, link, seen)
 }
 
-// delete deletes a link by its index. It succeeds if there is none.
+// delete deletes a link by its index. It succeeds if no link has the index.
 func (l *Links) delete(index int) error { return ignoreGone(l.conn.Do(rtnl.DelLinkAt(index))) }
 
 func ignoreGone(err error) error {

@@ -47,7 +47,7 @@ func TestAcquireRefuses(t *testing.T) {
 		{"IPv4 in IPv6", func(_ *testing.T, _ *ns.Netns, h hold.Hold) {
 			spec(h).Addresses = []netip.Addr{netip.MustParseAddr("::ffff:10.88.0.7")}
 		}, nil, "plain IPv4 or IPv6"},
-		{"address that the pod's end cannot have", func(_ *testing.T, _ *ns.Netns, h hold.Hold) { // an error inside the pod once ended in a panic
+		{"address that the pod's end cannot have", func(_ *testing.T, _ *ns.Netns, h hold.Hold) { // such an error inside the pod once ended in a panic
 			spec(h).Addresses = []netip.Addr{netip.MustParseAddr("ff05::1")}
 		}, nil, "ip addr add ff05::1"},
 		{"long alias", func(_ *testing.T, _ *ns.Netns, h hold.Hold) { spec(h).Alias = strings.Repeat("a", 256) }, nil, "256 bytes"},
@@ -84,8 +84,8 @@ func TestAcquireRefuses(t *testing.T) {
 	}
 }
 
-// inside returns the interfaces of a hold's pod except lo, which may have come up before
-// Acquire failed. It is empty if the pod cannot be opened.
+// inside returns the interfaces of a hold's pod except lo, which may have come up before Acquire
+// failed. The result is empty if inside cannot open the pod.
 func (f *fixture) inside(t *testing.T, h hold.Hold) string {
 	pod, err := spec(h).Netns.Open()
 	if err != nil {
@@ -96,7 +96,7 @@ func (f *fixture) inside(t *testing.T, h hold.Hold) string {
 	return strings.Join(slices.DeleteFunc(links, func(l string) bool { return strings.HasPrefix(l, "link lo ") }), "\n")
 }
 
-// Acquire does an ADD anew that was killed half-way, at whatever step.
+// Acquire makes a link anew if somebody has killed its ADD half-way, at whatever step.
 func TestAcquireAnew(t *testing.T) {
 	exposed := 0
 	f := newFixture(t, func(o *link.Options) { o.Exposed = func() { exposed++ } })
@@ -122,7 +122,7 @@ func TestAcquireAnew(t *testing.T) {
 	nettest.Ping(t, pod, node4)
 }
 
-// A link is cut off whose owner is wanted: Acquire brings it back, whoever has cut it off.
+// Acquire brings a link back that is cut off although its owner is wanted, whoever has cut it off.
 func TestAcquireRevives(t *testing.T) {
 	f := newFixture(t)
 	f.forwarding()
@@ -152,8 +152,8 @@ func TestAcquireRevives(t *testing.T) {
 	}
 }
 
-// An Acquire whose context has ended does not bring a link back that is cut off: the engine
-// ends it before it cuts an owner off.
+// An Acquire whose context has ended does not bring back a link that is cut off: the engine ends the
+// context before it cuts an owner off.
 func TestAcquireNeverUncuts(t *testing.T) {
 	f := newFixture(t)
 	_, h := f.pod(both)
@@ -169,8 +169,8 @@ func TestAcquireNeverUncuts(t *testing.T) {
 	}
 }
 
-// A cut comes while Acquire brings the link back: whichever is first, the link is cut off in
-// the end.
+// A cut comes while Acquire brings the link back: whether Cut or Acquire is first, the link is cut off
+// in the end.
 func TestCutWinsOverRevival(t *testing.T) {
 	f := newFixture(t)
 	_, h := f.pod("4")
@@ -181,10 +181,10 @@ func TestCutWinsOverRevival(t *testing.T) {
 		go func() {
 			defer close(ended)
 			close(begun)
-			_ = f.kind.Acquire(ctx, h) // may or may not be in time
+			_ = f.kind.Acquire(ctx, h) // Acquire may or may not be in time
 		}()
 		<-begun
-		cancel() // as the engine does; but it also waits for Acquire
+		cancel() // as the engine does; but the engine also waits for Acquire
 		must(t, f.kind.Cut(t.Context(), h))
 		<-ended
 		if l := f.show(h); l.Group != f.groups.Cut() {
@@ -193,11 +193,11 @@ func TestCutWinsOverRevival(t *testing.T) {
 	}
 }
 
-// A pod deletes its end. Then it keeps giving that end's name to another interface and taking
-// it away, while the agent makes the link again. The new link has the index of the old one,
-// because the table counts the pod's connections by that index.
+// A pod deletes its end of the link. Then the pod keeps giving that end's name to another interface and
+// taking the name away, while the agent makes the link again. The new link has the index of the old
+// one, because the table counts the pod's connections by that index.
 func TestIndexOutlivesDecoy(t *testing.T) {
-	f := newFixture(t) // it hears no news: an agent may make the link before it hears that it is gone
+	f := newFixture(t) // f hears no news: an agent may make the link anew before it hears that the old link is gone
 	pod, h := f.pod("4")
 	inside, err := rtnl.Open(pod)
 	must(t, err)
@@ -214,7 +214,7 @@ func TestIndexOutlivesDecoy(t *testing.T) {
 		made := make(chan struct{})
 		go func() {
 			defer close(made)
-			for err := error(nil); err == nil; err = inside.Do(rtnl.Rename(decoy.Index, "eth0")) { // until the agent has made it
+			for err := error(nil); err == nil; err = inside.Do(rtnl.Rename(decoy.Index, "eth0")) { // until the agent has made the link
 				if err := inside.Do(rtnl.Rename(decoy.Index, "decoy")); err != nil {
 					t.Error(err)
 				}
@@ -232,8 +232,8 @@ func TestIndexOutlivesDecoy(t *testing.T) {
 	}
 }
 
-// A repair puts right what changed on the host, and leaves the pod alone. It calls Exposed
-// if the link was out of the live group or a port of another link.
+// A repair puts right what changed on the host, and leaves the pod alone. The repair calls Exposed if
+// the link was out of the live group or a port of another link.
 func TestRepair(t *testing.T) {
 	exposed := 0
 	f := newFixture(t, func(o *link.Options) { o.Exposed = func() { exposed++ } })
@@ -281,7 +281,7 @@ func TestRepair(t *testing.T) {
 			f.TB = t
 			pod, h := f.pod(both)
 			_, other := f.pod(both)
-			f.show(h) // brings its carrier, and with it a route for multicast, up to date
+			f.show(h) // brings the link's carrier, and with it a route for multicast, up to date
 			f.show(other)
 			before, inside := nettest.Snapshot(t, nil), nettest.Snapshot(t, pod)
 			l := nettest.Link(t, spec(h).Name)
@@ -334,7 +334,7 @@ func TestVerifyBehindRule(t *testing.T) {
 	must(t, f.verify(h))
 }
 
-// A link is repaired also if its pod's namespace is not at its path any more.
+// Acquire repairs a link even if its pod's namespace is not at its path any more.
 func TestRepairUnseen(t *testing.T) {
 	f := newFixture(t)
 	pod, h := f.pod("4")
@@ -386,8 +386,8 @@ func TestAcquireAtOnce(t *testing.T) {
 	all.Wait()
 }
 
-// receives checks that the pod of a hold receives packets to its addresses, as it does a
-// little after the kernel has added them.
+// receives checks that the pod of a hold receives packets to its addresses. A pod does so a little
+// after the kernel has added the addresses.
 func (f *fixture) receives(h hold.Hold) {
 	pod, err := spec(h).Netns.Open()
 	if err != nil {

@@ -37,7 +37,7 @@ func TestARPLeavesNothing(t *testing.T) {
 		}
 		return nil
 	}))
-	nettest.Ping(t, pod, node4) // behind them in the same queue
+	nettest.Ping(t, pod, node4) // behind the ARP requests in the same queue
 	neighbours := nettest.List(t, func() ([]netlink.Neigh, error) { return netlink.NeighList(link.Index, netlink.FAMILY_V4) })
 	for _, n := range neighbours {
 		if !n.IP.Equal(spec(h).Addresses[0].AsSlice()) {

@@ -10,7 +10,7 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// crowds are how many other links the node has while links are measured.
+// crowds lists how many other links the node has during a measurement.
 var crowds = []int{10, 2000}
 
 // crowd fills the node with links of other pods, which the benchmark's end
@@ -32,8 +32,7 @@ func among(b *testing.B, what string, run func(b *testing.B, f *fixture)) {
 	}
 }
 
-// BenchmarkAcquire makes links, 20 to a pod's namespace, which are deleted
-// outside of the measured time.
+// BenchmarkAcquire makes links, 20 to a pod's namespace. It deletes them outside of the measured time.
 func BenchmarkAcquire(b *testing.B) {
 	for _, families := range []string{"4", both} {
 		among(b, "families="+families, func(b *testing.B, f *fixture) {
@@ -99,7 +98,7 @@ func BenchmarkCut(b *testing.B) {
 			defer f.release(hs...)
 			i := 0
 			for b.Loop() {
-				if i == some { // links that are cut off are replaced
+				if i == some { // all links are cut off: the benchmark replaces them
 					b.StopTimer()
 					f.release(hs...)
 					hs, i = f.many(some, families), 0
@@ -135,7 +134,7 @@ func BenchmarkRelease(b *testing.B) {
 	}
 }
 
-// BenchmarkVerify compares all links of a node at once, and one.
+// BenchmarkVerify compares all links of a node at once, and a single link.
 func BenchmarkVerify(b *testing.B) {
 	for _, n := range append([]int{1}, crowds...) {
 		b.Run(fmt.Sprintf("links=%d", n), func(b *testing.B) {

@@ -29,8 +29,8 @@ func (c *claims) claim(ctx context.Context, names ...string) (done func(), err e
 	}
 }
 
-// try claims links and returns nil. If one of them is claimed already, try claims none,
-// and returns a channel that is closed when that claim ends.
+// try claims links and returns nil. If somebody has a claim on one of the links already, try claims
+// none, and returns a channel that leave closes when that claim ends.
 func (c *claims) try(names []string) (held <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

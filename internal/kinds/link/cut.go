@@ -10,12 +10,12 @@ import (
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
 
-// cut stops all traffic of a link without waiting for its deletion: it moves the link to
-// the cut group, whose packets the agent's table drops, and deletes the routes to the pod's
-// addresses. The cost does not depend on how many links the node has. Links are cut off one
-// after the other: the kernel would do only one at a time anyway, and so no ADD has to wait
-// behind all of them. While cut looks for a link that does not have its name, other links
-// are cut off meanwhile, because that link's pod may have a path that hangs.
+// cut stops all traffic of a link without waiting for the link's deletion: it moves the link to the cut
+// group, whose packets the agent's table drops, and deletes the routes to the pod's addresses. The cost
+// does not depend on how many links the node has. Callers cut links off one after the other: the kernel
+// would cut only one at a time anyway, and so no ADD has to wait behind all the cuts. While cut looks
+// for a link that does not have its name, other callers cut off other links, because the path to that
+// link's pod may hang.
 func (l *Links) cut(ctx context.Context, h hold.Hold) error {
 	s, err := l.spec(h)
 	if err != nil {
@@ -31,7 +31,7 @@ func (l *Links) cut(ctx context.Context, h hold.Hold) error {
 		var link rtnl.Link
 		if link, err = l.locate(s); err == nil {
 			err = l.cutInTurn(ctx, s, func() (rtnl.Link, error) {
-				err := l.conn.Do(rtnl.GetLinkAt(link.Index, &link)) // by index, since it may have been renamed again
+				err := l.conn.Do(rtnl.GetLinkAt(link.Index, &link)) // by index, since somebody may have renamed the link again
 				return link, err
 			})
 		}
@@ -57,12 +57,13 @@ func (l *Links) cutInTurn(ctx context.Context, s *Spec, find func() (rtnl.Link, 
 	return l.cutOff(s, link)
 }
 
-// cutOff cuts off a link that was found. The caller has the claim on the link and the turn.
+// cutOff cuts off a link that cutInTurn has found. The caller has the claim on the link and the turn.
 func (l *Links) cutOff(s *Spec, link rtnl.Link) (err error) {
 	if !l.groups.IsDying(link.Group) {
 		err = l.conn.Regroup(l.groups.Cut(), link)[0]
 	}
-	// The pod would still get what waits in a queue of its link, behind all rules of the table.
+	// Otherwise the pod would still get the packets in its link's queue: they have passed all rules of
+	// the table.
 	if waits := s.Ingress != (rtnl.Rate{}); err == nil && (waits || !l.barrier()) {
 		err = l.conn.Do(rtnl.SetLinkAt(link.Index, rtnl.Down()))
 	}
@@ -70,7 +71,7 @@ func (l *Links) cutOff(s *Spec, link rtnl.Link) (err error) {
 		return err
 	}
 	l.memory.cut(s.Name, link.Index)
-	l.mirror.hear([]rtnl.News{{Change: rtnl.LinkGone, Link: link}}) // the kernel tells of no group: if the owner is wanted all the same, the sweep is to look at the link
+	l.mirror.hear([]rtnl.News{{Change: rtnl.LinkGone, Link: link}}) // the kernel's news do not tell the group; if the owner is wanted all the same, a sweep has to look at the link
 	rs := make([]rtnl.Request, len(s.Addresses))
 	for i, a := range s.Addresses {
 		rs[i] = rtnl.DelRoute(hostRoute(a, link.Index))
@@ -84,9 +85,9 @@ func (l *Links) cutOff(s *Spec, link rtnl.Link) (err error) {
 }
 
 // sever sets down links that are cut off. From then on nothing passes them, even if
-// somebody takes away the table that drops the cut group's packets. It costs several times as
-// much as a cut, most of it with the kernel's lock of all links, which is why it is done
-// behind the answer to a DEL.
+// somebody takes away the table that drops the cut group's packets. sever costs several times as much
+// as a cut, most of it under the kernel's lock of all links. So the engine calls sever only after the
+// answer to a DEL.
 //
 //	ip link set NAME down
 func (l *Links) sever(ctx context.Context, hs []hold.Hold) error {
@@ -106,9 +107,9 @@ func (l *Links) sever(ctx context.Context, hs []hold.Hold) error {
 	return errors.Join(errs...)
 }
 
-// setDown sets down a link that was cut off, even if somebody has renamed it. It succeeds
-// if there is no such link. A link that the memory does not know was not found by the cut,
-// or is deleted.
+// setDown sets down a link that was cut off, even if somebody has renamed it. It succeeds if there is
+// no such link. If the memory does not know the link, the cut did not find the link, or Links has
+// deleted it.
 func (l *Links) setDown(s *Spec) error {
 	index, known := l.memory.index(s.Name)
 	if !known {
@@ -128,14 +129,15 @@ func (l *Links) setDown(s *Spec) error {
 	return err
 }
 
-// DownDying sets down all links that are cut off and not deleted yet. The agent calls it
-// when it sees that the table which drops their packets has changed. It lists no links: it takes
-// the links that this agent has cut off. A restarted agent has cut them off again.
+// DownDying sets down all links that are cut off and not deleted yet. The agent calls DownDying when it
+// sees that the table which drops these links' packets has changed. DownDying lists no links: it takes
+// the links that this agent has cut off. A restarted agent has cut off again what the former one cut
+// off.
 func (l *Links) DownDying(ctx context.Context) error {
 	var errs []error
 	for _, name := range l.memory.dying() {
 		err := ctx.Err()
-		if err == nil && l.memory.get(name).cut { // else it was brought back meanwhile
+		if err == nil && l.memory.get(name).cut { // else Acquire has brought the link back meanwhile
 			err = l.setDown(&Spec{Name: name})
 		}
 		if err != nil {

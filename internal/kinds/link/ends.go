@@ -18,17 +18,17 @@ type PodEnd struct {
 	Netns     ns.Ref
 	MAC       string
 	Addresses []netip.Addr
-	Egress    rtnl.Rate // to which the end is limited
+	Egress    rtnl.Rate // the rate that limits what the end sends; zero: none, or FindEnds could not see it
 }
 
-// NetnsFolders are where network namespaces are found: first where runtimes and
-// people bind them, then those of processes.
+// NetnsFolders lists the folders in which FindEnds looks for network namespaces: first those where
+// runtimes and people bind namespaces, then that of the processes.
 var NetnsFolders = []string{"/run/netns", "/var/run/netns", "/run/docker/netns", processes}
 
 const processes = "/proc"
 
-// listLimit is how long a folder of network namespaces may take to list. One that hangs
-// is left out.
+// listLimit is how long the listing of one folder of network namespaces may take. FindEnds leaves out a
+// folder that hangs.
 const listLimit = time.Second
 
 var listings patience.Calls
@@ -59,18 +59,18 @@ func netnsIn(folder string) []string {
 	return paths
 }
 
-// WantedEnd is what is known of a link whose other end is looked for.
+// WantedEnd is what a caller of FindEnds knows of a link whose other end FindEnds is to find.
 type WantedEnd struct {
 	rtnl.Link
 	PodMAC string // of the other end, as the node's neighbours have it; "": not known
 }
 
-// FindEnds looks for the other ends of links of the node, which this program is in, in every
-// network namespace that can be found, except the node's own, self. A pair is two veths that name
-// each other's index; the kernel also says which namespace a veth's other end is in, and no pod can
-// forge that. The pod's end has the link-layer address that the node's neighbours
-// tell, or that the incarnation's ID gives it. If the neighbours tell none and only the indices
-// match, FindEnds accepts the end if no other end matches.
+// FindEnds looks for the other ends of the node's links in every network namespace that it can find,
+// except the node's own, self. The calling program is in the node's namespace. A pair is two veths that
+// name each other's index; the kernel also says which namespace a veth's other end is in, and no pod
+// can forge that. The pod's end has the link-layer address that the node's neighbours tell, or that
+// follows from the owner's ID. If the neighbours tell none and only the indices match, FindEnds accepts
+// the end if no other end matches.
 func FindEnds(self ns.Ref, links []WantedEnd) map[string]PodEnd {
 	node, err := rtnl.Open(nil)
 	if err != nil {
@@ -113,7 +113,8 @@ func FindEnds(self ns.Ref, links []WantedEnd) map[string]PodEnd {
 	return sure
 }
 
-// macOf is the link-layer address that a link's other end has by its ID.
+// macOf returns the link-layer address of a link's other end, which follows from the ID in the link's
+// name.
 func macOf(name string) string {
 	id, _ := stamp.LinkID(name)
 	mac, _ := MACs(id)
@@ -126,17 +127,17 @@ type end struct {
 	PodEnd
 }
 
-// These bound how much of a namespace FindEnds looks at, and how much it keeps, because a pod can
-// make the lists of its namespace as long as it likes. FindEnds does not see the rest, as if the
-// pod hid it.
+// These constants bound how much of a namespace FindEnds looks at, and how much it keeps, because a pod
+// can make the lists of its namespace as long as it likes. FindEnds treats the rest as if the pod hid
+// it.
 const (
 	maxVeths     = 4096
 	maxAddresses = 1024 // of a veth and a family
-	maxKept      = 16   // of these, the ones that a pod could have been given
+	maxKept      = 16   // how many of these FindEnds keeps, of the addresses that Berth could have given the pod
 )
 
-// lookInto lists the veths of a namespace that are the other ends of wanted
-// links, given by their indices; none of one that cannot be seen. It closes the
+// lookInto lists the veths of a namespace that are the other ends of wanted links. wanted has these
+// links by their indices. If lookInto cannot read the namespace it returns no veths. It closes the
 // namespace.
 func lookInto(node *rtnl.Conn, n *ns.Netns, wanted map[int]WantedEnd) []end {
 	defer n.Close()
@@ -160,14 +161,14 @@ func lookInto(node *rtnl.Conn, n *ns.Netns, wanted map[int]WantedEnd) []end {
 	var ends []end
 	for _, l := range links {
 		var q rtnl.Qdisc
-		_ = c.GetQdisc(l.Index, &q) // what cannot be seen is no limit
+		_ = c.GetQdisc(l.Index, &q) // a limit that FindEnds cannot see counts as none
 		ends = append(ends, end{link: l, PodEnd: PodEnd{n.Ref(), l.MAC, addressesOf(c, l.Index), q.Shape}})
 	}
 	return ends
 }
 
-// addressesOf returns the single addresses of a pod's interface; without them it
-// is found all the same.
+// addressesOf returns the single addresses of a pod's interface. It ignores errors: FindEnds finds the
+// interface without addresses, too.
 func addressesOf(c *rtnl.Conn, index int) []netip.Addr {
 	var addrs []netip.Addr
 	for _, ipv6 := range []bool{false, true} {

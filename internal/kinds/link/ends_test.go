@@ -14,8 +14,8 @@ import (
 
 var must = nettest.Must
 
-// A pod with a long list of interfaces, or of addresses, is found all the same,
-// and a rebuild keeps next to nothing of them.
+// FindEnds finds a pod with a long list of interfaces, or of addresses, all the same, and keeps next to
+// nothing of the lists.
 func TestFindPodsLongLists(t *testing.T) {
 	nettest.Need(t)
 	conn, err := rtnl.Open(nil)
@@ -52,7 +52,8 @@ func TestFindPodsLongLists(t *testing.T) {
 }
 
 // A pod makes a veth with the index and the MAC of another pod's, whose other end has, in
-// a third namespace, the index of that pod's link: it is not taken to be that link's end.
+// a third namespace, the index of that pod's link: FindEnds does not take that veth for the link's
+// other end.
 func TestFindPodsDecoy(t *testing.T) {
 	nettest.Need(t)
 	conn, err := rtnl.Open(nil)

@@ -63,7 +63,7 @@ func TestExchangedBetween(t *testing.T) {
 			}
 		},
 		"repair": func(f *fixture, h, other hold.Hold) {
-			must(f, ns.SetSysctl("ipv4/conf/"+spec(other).Name+"/arp_accept", "1")) // which a repair of it would change
+			must(f, ns.SetSysctl("ipv4/conf/"+spec(other).Name+"/arp_accept", "1")) // a repair of the other link would change this sysctl
 			must(f, f.conn.Do(rtnl.SetLink(spec(h).Name, rtnl.MAC(another), rtnl.Group(0), rtnl.Alias("somebody's"), rtnl.Down()),
 				rtnl.SetLink(spec(other).Name, rtnl.MTU(1350), rtnl.Down())))
 			seen := f.show(h)
@@ -79,7 +79,7 @@ func TestExchangedBetween(t *testing.T) {
 			must(f, f.conn.Do(rtnl.SetLink(spec(h).Name, rtnl.MTU(1300)), rtnl.SetLink(spec(other).Name, rtnl.MTU(1350))))
 			seen := f.show(h)
 			f.exchange(h, other)
-			if err := f.links.Furnish(spec(h), seen); err == nil || !strings.Contains(err.Error(), "renamed") { // because of the sysctls, which an MTU may end
+			if err := f.links.Furnish(spec(h), seen); err == nil || !strings.Contains(err.Error(), "renamed") { // Furnish needs the name for the sysctls, which an MTU may end
 				f.Errorf("the repair says %v", err)
 			}
 			if l := f.at(seen.Index); l.MTU != spec(h).MTU {
@@ -130,9 +130,8 @@ func TestExchangedBetween(t *testing.T) {
 	}
 }
 
-// Somebody has exchanged the names of pods' links: each gets its own back, whichever is
-// repaired first, also by an agent that has not seen them. Somebody else's link stays where
-// it is.
+// Somebody has exchanged the names of pods' links: each link gets its own name back, whichever link
+// Acquire repairs first, even if the agent has not seen the links. Somebody else's link keeps its name.
 func TestExchangedAreMended(t *testing.T) {
 	for name, unseen := range map[string]bool{"seen": false, "unseen so far": true} {
 		for _, n := range []int{2, 3} {
@@ -158,8 +157,8 @@ func TestExchangedAreMended(t *testing.T) {
 	}
 }
 
-// An agent ends between the two renames of a repair: what it has left is found, released and
-// mended like any other renamed link.
+// An agent ends between the two renames of a repair: the next agent finds, releases and mends the links
+// like any other renamed link.
 func TestExchangedHalfMended(t *testing.T) {
 	f := newFixture(t)
 	f.forwarding()
@@ -167,7 +166,7 @@ func TestExchangedHalfMended(t *testing.T) {
 	_, other := f.pod("4")
 	at, otherAt := f.show(h).Index, f.show(other).Index
 	f.exchange(h, other)
-	must(t, f.kind.Acquire(t.Context(), h)) // and the other pod's link has none of both names
+	must(t, f.kind.Acquire(t.Context(), h)) // now the other pod's link has neither of the two names
 	left := f.at(otherAt)
 	f.hide(pod, h, hide{index: true})
 	found, err := f.kind.Find(t.Context(), nil)
@@ -179,7 +178,8 @@ func TestExchangedHalfMended(t *testing.T) {
 	f.wantRepaired(h, at)
 }
 
-// A stranger's link has the name: nobody takes it away from it.
+// A stranger's link has the name of Berth's link: Acquire does not take the name away from the
+// stranger's link.
 func TestStrangerKeepsOurName(t *testing.T) {
 	f := newFixture(t)
 	_, h := f.pod("4")

@@ -12,10 +12,10 @@ func (l *Links) Remembered() int {
 	return len(l.memory.links)
 }
 
-// CutOff cuts off a link as it was seen.
+// CutOff cuts off a link that the caller has seen before.
 func (l *Links) CutOff(s *Spec, seen rtnl.Link) error { return l.cutOff(s, seen) }
 
-// Furnish repairs the host's end of a link as it was seen.
+// Furnish repairs the host's end of a link that the caller has seen before.
 func (l *Links) Furnish(s *Spec, seen rtnl.Link) error {
 	macs, err := s.check()
 	if err != nil {
@@ -24,7 +24,7 @@ func (l *Links) Furnish(s *Spec, seen rtnl.Link) error {
 	return l.furnishHost(s, macs, seen, nothing())
 }
 
-// DeleteAll deletes links, and calls between once it has found them.
+// DeleteAll deletes links, and calls the function between once it has found them.
 func (l *Links) DeleteAll(between func(), specs ...*Spec) (errs []error) {
 	targets := l.targets(specs)
 	between()

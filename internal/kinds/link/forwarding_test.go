@@ -8,8 +8,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// If the node has to forward packets of pods, Verify calls a pod's link changed that does not
-// forward, and Acquire mends it, each family by itself. On other nodes the kind ignores
+// If the node has to forward packets of pods, Verify says that a pod's link which does not forward has
+// changed, and Acquire mends the link, each family by itself. On other nodes the kind ignores
 // forwarding.
 func TestForwarding(t *testing.T) {
 	for _, forwards := range []bool{true, false} {

@@ -18,9 +18,9 @@ import (
 
 // furnishHost gives the host's end what it lacks: it sets sysctls and attributes, moves the
 // link to the live group, limits what it sends and lets in, sets it up, and adds the routes and neighbours for the pod's
-// addresses. It goes by the link's index: somebody may have given the link's name to another
-// one since the caller looked. If it needs the name that the caller has seen, for sysctls, and the
-// link has lost that, the error is errRenamed.
+// addresses. furnishHost goes by the link's index: somebody may have given the link's name to another
+// link since the caller looked. For sysctls furnishHost may need the name that the caller has seen. If
+// the link has lost that name, the error is errRenamed.
 func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error {
 	conf := link.Conf
 	if link.MTU != s.mtu() { // first, because IPv6 and its settings end on a link whose MTU is too small
@@ -80,7 +80,7 @@ func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error
 		rs = append(rs, rtnl.SetNeighbour(a, macs.pod, link.Index))
 	}
 	err := l.conn.Do(rs...)
-	if errors.Is(err, kernel.ErrExists) { // of these requests only AddRoute can answer so
+	if errors.Is(err, kernel.ErrExists) { // of these requests only AddRoute can return this error
 		return fmt.Errorf("%w: %w", hold.ErrForeign, err)
 	}
 	return err
@@ -153,13 +153,13 @@ func furnishPod(s *Spec, macs ends, pod *ns.Netns, index int) (_ *rtnl.Conn, err
 	}
 	errs := c.Each(rs...)
 	if errors.Is(errs[0], kernel.ErrNotFound) {
-		errs[0] = nil // the pod has given its lo another name, and does without
+		errs[0] = nil // the pod has given its lo another name, and gets along without lo up
 	}
 	var behind []rtnl.Route
 	for i, r := range routes {
 		if errors.Is(errs[first+i], kernel.ErrExists) {
-			// The pod has another interface with the same routes. Its routes win, and this
-			// interface's get a higher metric.
+			// The pod has another interface with the same routes. The other interface's routes win, and
+			// this interface's routes get a higher metric.
 			behind = append(behind, r)
 			r.Metric = laterMetric + uint32(index)
 			errs[first+i] = c.Do(rtnl.AddRoute(r))
@@ -174,16 +174,16 @@ func furnishPod(s *Spec, macs ends, pod *ns.Netns, index int) (_ *rtnl.Conn, err
 	return c, nil
 }
 
-// laterMetric plus an interface's index is the metric of its routes where another interface
-// of the pod already has the usual ones. It is also the number of the table by which packets
-// from the interface's own addresses are routed.
+// laterMetric plus an interface's index is the metric of the interface's routes if another interface of
+// the pod already has the usual routes. The sum is also the number of the table by which the pod routes
+// packets from the interface's own addresses.
 const laterMetric = 1 << 16
 
 // returnWay makes packets from the addresses of an interface leave by that interface, even
 // though another interface's routes are before its own. The host accepts them from that
-// interface only (nft, Live), and a server that was asked over an interface answers over it.
-// Packets to a destination for which the pod has a route more specific than the default go
-// by that route.
+// interface only (nft, Live), and a server in the pod answers over the interface by which the question
+// came. Packets to a destination for which the pod has a route more specific than the default go by
+// that route.
 //
 //	ip route add default via GATEWAY dev IFNAME table T
 //	ip rule add from ADDR lookup main suppress_prefixlength 0
@@ -198,7 +198,7 @@ func (s *Spec) returnWay(c *rtnl.Conn, behind []rtnl.Route) error {
 		rs = append(rs, rtnl.AddRule(r))
 	}
 	for _, err := range c.Each(rs...) {
-		if err != nil && !errors.Is(err, kernel.ErrExists) { // an earlier interface with this address may have left them
+		if err != nil && !errors.Is(err, kernel.ErrExists) { // an earlier interface with this address may have left such routes and rules
 			return err
 		}
 	}
@@ -224,8 +224,8 @@ func (s *Spec) returnPlan(behind []rtnl.Route) (routes []rtnl.Route, rules []rtn
 	return routes, rules
 }
 
-// returnPriority is the priority of returnWay's first rule; the second has the next one.
-// Both come just before the main table's rule, whose priority is 32766.
+// returnPriority is the priority of returnWay's first rule; the second rule has the next number. Both
+// come just before the main table's rule, whose priority is 32766.
 const returnPriority = 32764
 
 // gateways returns the gateways of the families that the pod has.
@@ -240,8 +240,8 @@ func (s *Spec) gateways() []netip.Addr {
 	return gs
 }
 
-// podRoutes returns the pod's routes: for each family one to the gateway, and a default
-// route by the gateway.
+// podRoutes returns the pod's routes: for each family a route to the gateway, and a default route by
+// the gateway.
 func (s *Spec) podRoutes(index int) []rtnl.Route {
 	var routes []rtnl.Route
 	for _, g := range s.gateways() {
@@ -256,9 +256,9 @@ func (s *Spec) podRoutes(index int) []rtnl.Route {
 	return routes
 }
 
-// setIPv6 switches IPv6 on or off, on a link of the calling thread's network namespace. If
-// it switches IPv6 on, it switches some features of it off. A kernel without IPv6 counts as
-// off.
+// setIPv6 switches IPv6 on or off, on a link of the calling thread's network namespace. If it switches
+// IPv6 on, it switches off the features of IPv6 that the parameter off names. A kernel without IPv6
+// counts as off.
 func setIPv6(name string, on bool, off ...string) error {
 	dir := "ipv6/conf/" + name + "/"
 	disabled, err := ns.Sysctl(dir + "disable_ipv6")
@@ -272,7 +272,7 @@ func setIPv6(name string, on bool, off ...string) error {
 	if on {
 		want = "0"
 	}
-	// The value was read first, because writing it takes the lock of all links.
+	// setIPv6 reads the value first, because writing it takes the kernel's lock of all links.
 	if disabled != want {
 		if err := ns.SetSysctl(dir+"disable_ipv6", want); err != nil {
 			return err

@@ -13,7 +13,7 @@ import (
 )
 
 // The paths of many pods hang, each in a file system of its own, and their links are gone.
-// Cut looks for these links at the same time, and another pod is cut off meanwhile.
+// Callers of Cut look for these links at the same time, and Cut cuts another pod off meanwhile.
 func TestManyPathsHang(t *testing.T) {
 	for name, act := range map[string]func(*fixture, []hold.Hold, hold.Hold){
 		"cut": func(f *fixture, hang []hold.Hold, other hold.Hold) {

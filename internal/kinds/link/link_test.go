@@ -73,8 +73,7 @@ func takenIfname(t testing.TB, h hold.Hold) (intact func() error) {
 	}
 }
 
-// What a link is for: node and pods reach each other, at once, without any address
-// resolution.
+// Node and pods reach each other by their links at once, without any address resolution.
 func TestPings(t *testing.T) {
 	f := newFixture(t)
 	f.forwarding()
@@ -154,8 +153,8 @@ func (f *fixture) sysctl(t *testing.T, name, families string) {
 	}
 }
 
-// The routes of a pod's second interface stand behind those of the first. Its addresses are
-// reached all the same, on a host that accepts them from their own links only.
+// The routes of a pod's second interface stand behind those of the first. Others reach the second
+// interface's addresses all the same, on a host that accepts each address from its own link only.
 func TestTwoInterfaces(t *testing.T) {
 	f := newFixture(t)
 	f.forwarding()
@@ -176,8 +175,8 @@ func TestTwoInterfaces(t *testing.T) {
 	f.release(second)
 }
 
-// ownAddressesOnly makes the host drop what comes in by a link from an address that is not
-// the link's.
+// ownAddressesOnly makes the host drop packets that come in by a link from an address that is not the
+// link's.
 func (f *fixture) ownAddressesOnly() {
 	f.Helper()
 	node, err := ns.Self()

@@ -18,11 +18,11 @@ const (
 	// and routes on the node wait for the message; with 32 links they wait for less than
 	// 20 ms.
 	batch = 32
-	// yield is how many links one message deletes while there are ADDs, each of which
-	// waits for several such messages. It allows a few hundred deletions a second, which is
-	// more than there can be ADDs.
+	// yield is how many links one message deletes while there are ADDs: each ADD waits for several such
+	// messages. A yield of 16 allows a few hundred deletions a second, which is more than there can be
+	// ADDs.
 	yield = 16
-	// flight is how many such messages are under way at once. Most of the time they wait
+	// flight is how many such messages are under way at once. Most of the time the messages wait
 	// outside the kernel's lock.
 	flight = 4
 )
@@ -33,25 +33,25 @@ type Options struct {
 	Prefix string       // the first 4 characters of the instance's id
 	Groups stamp.Groups // the instance's
 	// Barrier reports whether the agent's table now drops what enters or leaves by links
-	// of the dying groups. While it does not, Cut sets links down, which is slower. nil: it
-	// always does.
+	// of the dying groups. While the table does not, Cut also sets links down, which is slower. nil:
+	// the table always does.
 	Barrier func() bool
 	// Exposed is called when Links repairs a link that others had taken out of the live
-	// group, or had made a port of another link: the rules have not seen the connections
-	// that began there meanwhile. It must not block. nil: nobody is told.
+	// group, or had made a port of another link: the rules have not seen the connections that began on
+	// the link meanwhile. Exposed must not block. nil: Links tells nobody.
 	Exposed func()
-	// Since returns when the last ADD began that was answered with an owner's link
+	// Since returns when the last ADD began that the agent answered with an owner's link
 	// (CLOCK_BOOTTIME in nanoseconds); 0: the ADD in the link's spec. nil: always 0.
 	Since func(hold.ID) int64
 	// Going reports whether somebody has asked for an owner's release in a way that the ledger does
 	// not know of yet. The host's end of such an owner's new link stays down. If Going cannot tell, it
 	// returns why, and the end stays down as well. nil: nobody has.
 	Going func(hold.ID) (bool, error)
-	// Forwards reports whether the node has to forward what pods send. nil: it does not, or
-	// somebody else sees to that.
+	// Forwards reports whether the node has to forward what pods send. nil: the node does not have to,
+	// or somebody else sees to that.
 	Forwards func() bool
-	// Unpoliced is called once if the kernel cannot drop what a link lets in above a pod's rate, with
-	// the reason, as soon as a link has such a rate. It must not block. nil: nobody is told.
+	// Unpoliced is called once, with the reason, if a link has a rate for what its pod sends, and the
+	// kernel cannot drop what comes in above that rate. It must not block. nil: Links tells nobody.
 	Unpoliced func(error)
 }
 
@@ -65,8 +65,8 @@ type Links struct {
 	since     func(hold.ID) int64
 	going     func(hold.ID) (bool, error)
 	forwards  func() bool
-	asked     sync.Once   // whether the kernel can limit what links let in
-	lawless   atomic.Bool // it cannot
+	asked     sync.Once   // for the question whether the kernel can limit what links let in
+	lawless   atomic.Bool // the kernel cannot limit what links let in
 	unpoliced func(error)
 	batches   atomic.Uint32 // counts batches, so that each has a group of its own
 	mirror    mirror
@@ -124,7 +124,7 @@ func (l *Links) Kind() hold.Kind {
 
 // spec returns a hold's spec. It refuses a spec whose link name does not contain the
 // owner's ID: a link of that name belongs to somebody else. The instance in the name may
-// differ from the agent's, because an agent that lost its instance has got a new one.
+// differ from the agent's, because an agent that lost its instance has got a new instance.
 func (l *Links) spec(h hold.Hold) (*Spec, error) {
 	s, ok := h.Spec.(*Spec)
 	if !ok {
@@ -140,8 +140,8 @@ func (l *Links) spec(h hold.Hold) (*Spec, error) {
 // own reports whether a link is the instance's, and notes its index in the memory.
 func (l *Links) own(link rtnl.Link) bool { return l.note(link, l.memory.see) }
 
-// heard is own for a link that the kernel's news name: these may be late, and tell of a link that
-// was released since, of which the memory knows nothing any more, and shall not.
+// heard is own for a link that the kernel's news name. The news may be late, and tell of a link that
+// Links has released since: heard must not put such a link into the memory again.
 func (l *Links) heard(link rtnl.Link) bool { return l.note(link, l.memory.move) }
 
 func (l *Links) note(link rtnl.Link, see func(name string, index int)) bool {
@@ -155,7 +155,8 @@ func (l *Links) note(link rtnl.Link, see func(name string, index int)) bool {
 	return ok
 }
 
-// gone notes that a link is deleted. index is where it was; 0: it was not found.
+// gone notes that Links has deleted a link. index is the index that the link had; 0: nobody found the
+// link.
 func (l *Links) gone(name string, index int) {
 	l.memory.gone(name)
 	if index != 0 { // after a rename the monitor's filter may have dropped the kernel's news of it
@@ -163,9 +164,8 @@ func (l *Links) gone(name string, index int) {
 	}
 }
 
-// find returns all links of the instance, under the names that ADD gave them, with what
-// can be seen of them from the host. The netns, the pod's interface, its MAC and its addresses
-// cannot be seen from there.
+// find returns all links of the instance, under the names that ADD gave them, with what the host's ends
+// show. They do not show the netns, nor the pod's interface with its MAC and its addresses.
 func (l *Links) find(ctx context.Context, look *hold.Look) ([]hold.Hold, error) {
 	links, err := l.list(ctx, look)
 	if err != nil && links == nil {
@@ -197,8 +197,8 @@ func (l *Links) find(ctx context.Context, look *hold.Look) ([]hold.Hold, error) 
 	return holds, err
 }
 
-// byName returns links by the names that ADD gave them. If two links claim the same
-// name, it returns the one that is called so.
+// byName returns links by the names that ADD gave them. If two links claim the same name, byName
+// returns the link that really has the name.
 func (l *Links) byName(links []rtnl.Link) map[string]*rtnl.Link {
 	all := make(map[string]*rtnl.Link, len(links))
 	for i := range links {
@@ -230,7 +230,7 @@ func (l *Links) list(ctx context.Context, look *hold.Look) ([]rtnl.Link, error) 
 			return own, nil
 		})
 		if err == nil {
-			l.memory.strew(strays) // before the mirror hears the news of meanwhile again, which may name more
+			l.memory.strew(strays) // before the mirror hears again the news that came meanwhile, which may name more strays
 		}
 		return links, err
 	})
@@ -241,7 +241,7 @@ func (l *Links) list(ctx context.Context, look *hold.Look) ([]rtnl.Link, error) 
 }
 
 // listOnce lists all links, unless this Links has done so before, and so puts each of them
-// into the memory. A caller that comes while another one lists waits for that list.
+// into the memory. A caller that comes while another caller lists the links waits for that list.
 func (l *Links) listOnce() error {
 	l.mirror.ready(context.Background())
 	l.once.Lock()

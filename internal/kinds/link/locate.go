@@ -26,8 +26,8 @@ func (l *Links) locate(s *Spec) (rtnl.Link, error) {
 	return found, err
 }
 
-// called finds a link by its name. If no link has the name the error is kernel.ErrNotFound.
-// It is so, too, if a link has the name that does not prove to be the owner's; called then
+// called finds a link by its name. If no link has the name the error is kernel.ErrNotFound. If a link
+// has the name but does not prove to be the owner's, the error is kernel.ErrNotFound, too, and called
 // returns that link with the error.
 func (l *Links) called(s *Spec) (link rtnl.Link, err error) {
 	if err := l.conn.Do(rtnl.GetLink(s.Name, &link)); err != nil {
@@ -43,17 +43,17 @@ func (l *Links) called(s *Spec) (link rtnl.Link, err error) {
 // elsewhere finds a link that does not have its name any more. It tries these ways. All but the
 // last take constant time:
 //
-//  1. its second name, which ADD gave it and which a rename leaves;
+//  1. its second name, which ADD gave the link and which a rename leaves;
 //  2. its index, if this agent has seen the link;
 //  3. the host's routes to the pod's addresses;
 //  4. the pod's interface, which knows the index of its other end;
 //  5. the list of all links, once in the agent's life. From then on the memory knows of
 //     each link that is made.
 //
-// A link that is found that way has to have the owner's alias or, if its alias is not one
-// of Berth's, enough else that is the owner's. If no such link is found the error is
-// kernel.ErrNotFound. But if a link is found without an alias of Berth's that may be the
-// owner's, it is another error (see judge).
+// A link that elsewhere finds that way has to have the owner's alias or, if its alias is not one of
+// Berth's, enough else that is the owner's. If elsewhere finds no such link the error is
+// kernel.ErrNotFound. But if elsewhere finds a link that has no alias of Berth's and may be the
+// owner's, the error is another (see judge).
 func (l *Links) elsewhere(s *Spec) (rtnl.Link, error) {
 	var link rtnl.Link
 	var doubt error
@@ -95,13 +95,14 @@ func (l *Links) elsewhere(s *Spec) (rtnl.Link, error) {
 	return rtnl.Link{}, kernel.As(kernel.ErrNotFound, fmt.Errorf("link %s does not exist, under any name", s.Name))
 }
 
-// certain makes a way for elsewhere of a function that cannot fail, but can lead nowhere.
+// certain turns a function that returns no error into a way for elsewhere. The function may return no
+// index.
 func certain(way func(*Spec) []int) func(*Spec) ([]int, error) {
 	return func(s *Spec) ([]int, error) { return way(s), nil }
 }
 
-// remembered returns the index at which a link was last seen, and the index of a link that
-// has the owner's MAC and nothing else to show whose it is.
+// remembered returns the index at which this agent last saw a link, and the index of a link that has
+// the owner's MAC and nothing else to show whose link it is.
 func (l *Links) remembered(s *Spec) []int {
 	var indices []int
 	if index, ok := l.memory.index(s.Name); ok {
@@ -113,9 +114,9 @@ func (l *Links) remembered(s *Spec) []int {
 	return indices
 }
 
-// fromList lists all links, if this Links has not done so before, and returns what the
-// memory has of the link then. The memory knows of every link that was in that list or was
-// made later.
+// fromList lists all links, if this Links has not done so before, and then returns the indices that the
+// memory has for the link. From then on the memory knows every link that was in the list or that Links
+// makes later.
 func (l *Links) fromList(s *Spec) ([]int, error) {
 	if l.listed.Load() {
 		return nil, nil
@@ -133,7 +134,7 @@ func (l *Links) routed(s *Spec) []int {
 	for i, a := range s.Addresses {
 		rs = append(rs, rtnl.MatchRoute(a, &routes[i]))
 	}
-	l.conn.Each(rs...) // a route that cannot be read leads to no link
+	l.conn.Each(rs...) // a route that routed cannot read leads to no link
 	var indices []int
 	for i, a := range s.Addresses {
 		if routes[i].Index != 0 && routes[i].Dst == host(a) {
@@ -143,9 +144,8 @@ func (l *Links) routed(s *Spec) []int {
 	return indices
 }
 
-// podsPeer returns the index of the other end of the pod's interface. A pod can hide that
-// index, and can make its interface name any other: the caller checks whose the link there
-// is.
+// podsPeer returns the index of the other end of the pod's interface. A pod can hide that index, and
+// can make its interface name any other index: the caller checks whose link has the index.
 func podsPeer(s *Spec) []int {
 	if s.Ifname == "" {
 		return nil
@@ -167,17 +167,17 @@ func podsPeer(s *Spec) []int {
 	return []int{end.Peer}
 }
 
-// regain gives the host's end its name back, if somebody has renamed it. It reports whether
-// it did.
+// regain gives the host's end its name back, if somebody has renamed it. It reports whether the link
+// has its name again.
 func (l *Links) regain(s *Spec) bool {
 	link, err := l.elsewhere(s)
 	return err == nil && l.rename(link, s.Name) == nil
 }
 
-// rename gives a link its name back. If another link of the instance has the name, which has
-// lost its own, that link gets a name that nobody else's link has: two links whose names
-// somebody has exchanged would wait for each other for ever. It is found by its alias, as if
-// somebody had renamed it to that, and gets its own name back when its own owner is mended.
+// rename gives a link its name back. If another link of the instance, which has lost its own name, has
+// the name, rename first gives that link a name of strayName: two links whose names somebody has
+// exchanged would otherwise wait for each other for ever. Links still finds the other link by its
+// alias, and gives it its own name back when it repairs that link.
 func (l *Links) rename(link rtnl.Link, name string) error {
 	l.renames.Lock()
 	defer l.renames.Unlock()
@@ -201,14 +201,14 @@ func (l *Links) rename(link rtnl.Link, name string) error {
 	return l.renameAt(link.Index, name)
 }
 
-// strayName and its index are the name of a link that has to make room for another one. No
+// strayName and a link's index are the name of a link that has to give its name to another link. No
 // link that ADD makes has such a name, nor such a second name (stamp).
 const strayName = "berth-"
 
 func (l *Links) renameAt(index int, name string) error {
 	err := l.conn.Do(rtnl.Rename(index, name))
 	if errors.Is(err, kernel.ErrBusy) { // the link is up, and the kernel is older than 6.2; repair sets the link up again
-		if l.conn.Do(rtnl.GetLink(name, new(rtnl.Link))) == nil { // in vain: somebody has the name
+		if l.conn.Do(rtnl.GetLink(name, new(rtnl.Link))) == nil { // setting the link down would be in vain: another link has the name
 			return kernel.As(kernel.ErrExists, err)
 		}
 		err = l.conn.Do(rtnl.SetLinkAt(index, rtnl.Down()), rtnl.Rename(index, name))
@@ -216,8 +216,8 @@ func (l *Links) renameAt(index int, name string) error {
 	return err
 }
 
-// strayed reports whether a link that this agent has seen now has another name. For a link
-// that the agent has not seen it costs nothing.
+// strayed reports whether a link that this agent has seen now has another name. For a link that the
+// agent has not seen strayed costs nothing.
 func (l *Links) strayed(s *Spec) bool {
 	index, ok := l.memory.index(s.Name)
 	if !ok {

@@ -36,7 +36,7 @@ type fixture struct {
 	links  *link.Links
 	kind   hold.Kind
 
-	exchanged func() // called by exchange as it ends; may be nil
+	exchanged func() // exchange calls it at its end; may be nil
 }
 
 // plans counts the holds of all tests, so that each hold has addresses of its own.
@@ -106,7 +106,7 @@ func (f *fixture) pod(families string) (*ns.Netns, hold.Hold) {
 	return pod, h
 }
 
-// wantRepaired acquires a hold again, which has to be the link at that index.
+// wantRepaired acquires a hold again, and checks that its link still has the index at.
 func (f *fixture) wantRepaired(h hold.Hold, at int) {
 	f.Helper()
 	must(f, f.kind.Acquire(f.Context(), h))
@@ -147,7 +147,7 @@ func (f *fixture) verify(h hold.Hold) error {
 	return f.kind.Verify(context.Background(), nil, []hold.Hold{h})[0]
 }
 
-// show reads a hold's link; the index is 0 if it does not exist.
+// show reads a hold's link; the index is 0 if the link does not exist.
 func (f *fixture) show(h hold.Hold) rtnl.Link {
 	var l rtnl.Link
 	if f.conn.Do(rtnl.GetLink(spec(h).Name, &l)) != nil {

@@ -5,21 +5,22 @@ import (
 	"sync"
 )
 
-// memory knows at which index each link was last seen, by the name that ADD gave it. An
-// index is only a way to find a link: its reader checks whose the link there is, by its
-// alias or by what else ADD gave it.
+// memory knows at which index each link was last seen, by the name that ADD gave it. An index is only a
+// way to find a link: the index's reader checks whose link has the index, by the link's alias or by
+// what else ADD gave the link.
 type memory struct {
 	mu    sync.Mutex
 	links map[string]remembered
-	// strays are the indices, by MAC, of links that only their MAC may assign to an owner: those of the
-	// last list of all links, and those in the instance's groups that the kernel told of since.
+	// strays are the indices, by MAC, of links that only their MAC may assign to an owner: the strays
+	// of the last list of all links, and the strays in the instance's groups of which the kernel has
+	// told since.
 	strays map[string]int
 }
 
 type remembered struct {
 	index     int
-	last      int  // the former index of a link that was deleted and may be made again
-	cut       bool // the link is cut off, and not known to be deleted yet
+	last      int  // the former index of a link that others have deleted and that Acquire may make again
+	cut       bool // the link is cut off, and as far as the agent knows not deleted yet
 	unsettled bool // ADD still has to wait until the pod's addresses receive
 }
 
@@ -69,7 +70,7 @@ func (m *memory) settling(name string, wait bool) {
 	m.change(name, func(r *remembered) { r.unsettled = wait })
 }
 
-// get returns what is known of a link.
+// get returns what the memory knows of a link.
 func (m *memory) get(name string) remembered {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -113,15 +114,15 @@ func (m *memory) at(index int) (name string, ok bool) {
 	return "", false
 }
 
-// index returns the index at which a link was last seen; false: it was not seen, or is
-// deleted.
+// index returns the index at which this agent last saw a link; false: the agent has not seen the link,
+// or the link is deleted.
 func (m *memory) index(name string) (int, bool) {
 	r := m.get(name)
 	return r.index, r.index != 0
 }
 
-// last returns the index at which a link was last seen, even if it was lost since; 0: it
-// was never seen.
+// last returns the index at which this agent last saw a link, even if others have deleted the link
+// since; 0: the agent never saw the link.
 func (m *memory) last(name string) int {
 	r := m.get(name)
 	return cmp.Or(r.index, r.last)
@@ -140,15 +141,15 @@ func (m *memory) dying() []string {
 	return names
 }
 
-// gone forgets a link that was released.
+// gone forgets a link that Release has deleted.
 func (m *memory) gone(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.links, name)
 }
 
-// lost notes that a link was deleted by others: if index is where the memory has it, lost
-// forgets everything but that index, which the link gets again if it is made again.
+// lost notes that others have deleted a link. If the memory has the link at this index, lost forgets
+// everything but the index: a new link of the same name gets the index again.
 func (m *memory) lost(name string, index int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

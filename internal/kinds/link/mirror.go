@@ -14,10 +14,9 @@ import (
 // again.
 const relist = 10 * time.Minute
 
-// mirror is the last list of the instance's links, kept up to date by the kernel's news of
-// changes. It exists because listing 5,000 links takes the kernel a fifth of a second: for
-// each link it walks the ids of all pods' network namespaces (net_eq_idr,
-// net/core/net_namespace.c).
+// mirror is the last list of the instance's links, kept up to date by the kernel's news of changes. The
+// mirror exists because listing 5,000 links takes the kernel a fifth of a second: for each link the
+// kernel walks the ids of all pods' network namespaces (net_eq_idr, net/core/net_namespace.c).
 //
 // The mirror lags behind the kernel: it lacks changes whose news nobody has read yet. So if
 // the mirror shows that a link differs, its reader has to look at the link itself. The
@@ -31,15 +30,15 @@ type mirror struct {
 	mu       sync.Mutex
 	followed bool              // a Follower passes all news to hear
 	ahead    chan struct{}     // closed when the list of ListAhead has ended; nil: there is none
-	links    map[int]rtnl.Link // by index; nil: the next look has to list them
+	links    map[int]rtnl.Link // by index; nil: the next look has to list the links
 	listed   time.Time
 	listing  int         // how many lists are under way
-	missed   []rtnl.News // heard while lists are under way, which may have read the links before
+	missed   []rtnl.News // news that came while lists are under way; a list may have read a link before the link changed
 }
 
 // Follow returns m as a Follower. A caller that calls the Follower's Next all the time keeps the
 // mirror up to date, so that later glances need not list all links. m has to be a monitor
-// of the same instance, and nobody else may read it.
+// of the same instance, and nobody else may read the monitor.
 func (l *Links) Follow(m *rtnl.Monitor) *Follower {
 	l.mirror.mu.Lock()
 	defer l.mirror.mu.Unlock()
@@ -79,7 +78,7 @@ type Follower struct {
 	links   *Links
 }
 
-// Next is rtnl.Monitor's.
+// Next does what rtnl.Monitor's Next does, and passes the news on.
 func (f *Follower) Next() ([]rtnl.News, error) {
 	news, err := f.monitor.Next()
 	if err != nil {
@@ -94,15 +93,15 @@ func (f *Follower) Next() ([]rtnl.News, error) {
 	return news, err
 }
 
-// again reports whether a link has an index that, as the kernel's news say, lost its link:
-// the link was made again before the news was read.
+// again reports whether a link has an index whose link, as the kernel's news say, is gone: then
+// somebody made the link again before the Follower read the news.
 func (l *Links) again(index int) bool {
 	names, err := l.conn.Names(index)
 	return err == nil && names[0] != ""
 }
 
-// Close ends the monitor: from now on every look lists the links. It waits until the list
-// of ListAhead has ended.
+// Close ends the monitor: from now on every look lists the links. Close waits until the list of
+// ListAhead has ended.
 func (f *Follower) Close() error {
 	m := &f.links.mirror
 	m.mu.Lock()
@@ -172,10 +171,9 @@ func (m *mirror) glance(ctx context.Context) (links []rtnl.Link, ok bool) {
 	return slices.Collect(maps.Values(m.links)), true
 }
 
-// unheard removes links from the result of a glance, and from the mirror, that have another
-// name by now or are gone, although no news said so. Verify then looks at each of them by
-// itself. Later news of a link put it back into the mirror. names is rtnl.Conn.Names, which
-// takes 1 µs for each link.
+// unheard removes links from the result of a glance, and from the mirror, that have another name by now
+// or are gone, although no news said so. Verify then looks up each of these links by itself. Later news
+// of a link put it back into the mirror. names is rtnl.Conn.Names, which takes 1 µs for each link.
 func (m *mirror) unheard(links []rtnl.Link, names func(indices ...int) ([]string, error)) ([]rtnl.Link, error) {
 	others := func(links []rtnl.Link) (others []rtnl.Link, err error) {
 		indices := make([]int, len(links))
@@ -199,7 +197,7 @@ func (m *mirror) unheard(links []rtnl.Link, names func(indices ...int) ([]string
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var known []rtnl.Link // as the mirror has them now; m.mu keeps news out until they are compared
+	var known []rtnl.Link // the suspects as the mirror has them now; m.mu keeps news out until the function others has compared them
 	out := map[int]bool{}
 	for _, l := range suspects {
 		out[l.Index] = true

@@ -10,8 +10,8 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// News that come while the links are listed win over the list, which may have been read
-// before them.
+// News that come during a list of the links win over the list, because the kernel may have read the
+// list before the news.
 func TestMirrorHearsWhileItLists(t *testing.T) {
 	m := mirror{own: ours, followed: true}
 	old := []rtnl.Link{{Index: 1, Name: "btest1"}, {Index: 2, Name: "btest2"}, {Index: 3, Name: "btest3"}}
@@ -72,7 +72,7 @@ func (l *Links) known(t testing.TB) bool {
 	return ok
 }
 
-// Glances use the list of ListAhead, provided that the links are followed.
+// Glances use the list of ListAhead, provided that a Follower follows the links.
 func TestListAhead(t *testing.T) {
 	conn, groups, l := openLinks(t)
 	if l.known(t) {

@@ -16,8 +16,7 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// follow makes a fixture's links follow the kernel's news, until the test ends or end is
-// called.
+// follow makes a fixture's links follow the kernel's news, until the test ends or calls end.
 func (f *fixture) follow() (end func()) {
 	f.Helper()
 	m, err := f.conn.Monitor(f.groups, stamp.Link(prefix, ""))
@@ -57,10 +56,10 @@ func (f *fixture) look(ctx context.Context, look *hold.Look, hs []hold.Hold) []s
 	return seen
 }
 
-// Whatever others do to links, a glance sees what a look sees, as soon as the kernel's news
-// of it have been read.
+// Whatever others do to links, a glance sees what a look sees, as soon as the Follower has read the
+// kernel's news.
 func TestGlance(t *testing.T) {
-	f, other := newFixture(t), newFixture(t) // other hears no news, and so lists
+	f, other := newFixture(t), newFixture(t) // other hears no news, and so lists the links
 	f.follow()
 	ctx := t.Context()
 	hs := f.many(9, "4")
@@ -100,9 +99,8 @@ func TestGlance(t *testing.T) {
 	}
 }
 
-// Somebody takes away a link's alias and second name, and then its name and group in one
-// message, of which the monitor does not tell. A glance sees that the link has another
-// name.
+// Somebody takes away a link's alias and second name, and then its name and group in one message. The
+// monitor does not tell of that message. A glance sees that the link has another name.
 func TestGlanceAtUnheard(t *testing.T) {
 	f, other := newFixture(t), newFixture(t)
 	f.follow()
@@ -143,7 +141,8 @@ func TestGlanceDoesNotList(t *testing.T) {
 	}
 }
 
-// News that are read late, and tell of a link that was released since, leave nothing in the memory.
+// If the Follower reads news late, and Release has released their link since, the news leave nothing in
+// the memory.
 func TestLateNewsOfReleased(t *testing.T) {
 	f := newFixture(t)
 	m, err := f.conn.Monitor(f.groups, stamp.Link(prefix, ""))

@@ -39,13 +39,13 @@ func (l *Links) release(ctx context.Context, hs []hold.Hold) []error {
 type target struct {
 	spec  *Spec
 	index int
-	name  string // the name that it had when it was found
+	name  string // the name that the link had when targets found it
 	err   error
 }
 
-// deleteAll deletes links; nobody can cut them off meanwhile. It succeeds for a link only
-// if it has seen that the link is gone. A missing name does not prove that the link is gone. A
-// successful deletion of the group does not either.
+// deleteAll deletes links; nobody can cut them off meanwhile. It succeeds for a link only if it has
+// seen that the link is gone. Neither a missing name nor a successful deletion of the group proves that
+// the link is gone.
 func (l *Links) deleteAll(ctx context.Context, specs []*Spec) []error {
 	errs := make([]error, len(specs))
 	names := make([]string, len(specs))
@@ -100,7 +100,7 @@ func (l *Links) targets(specs []*Spec) []*target {
 }
 
 // deleteGroup moves links into a group of their own and deletes the group. It ignores
-// errors: deleteRest deletes what is left.
+// errors: deleteRest deletes the links that are left.
 func (l *Links) deleteGroup(targets []*target) {
 	var links []rtnl.Link
 	for _, t := range targets {
@@ -137,7 +137,7 @@ func (l *Links) deleteRest(targets []*target) {
 	}
 }
 
-// deleteAt deletes a link that was found, unless another link has its index by now.
+// deleteAt deletes a link that targets has found, unless another link has the index by now.
 func (l *Links) deleteAt(t *target) error {
 	var link rtnl.Link
 	err := l.conn.Do(rtnl.GetLinkAt(t.index, &link))

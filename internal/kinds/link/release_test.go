@@ -51,7 +51,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// A cut does not take a link out of the group with which it is being deleted.
+// A cut does not take a link out of the group with which Release is deleting it.
 func TestCutLeavesABatch(t *testing.T) {
 	f := newFixture(t)
 	_, h := f.pod("4")
@@ -62,7 +62,7 @@ func TestCutLeavesABatch(t *testing.T) {
 	}
 }
 
-// Another's route to the address is left alone.
+// Cut leaves another program's route to a pod's address alone.
 func TestCutLeavesOthersRoutes(t *testing.T) {
 	f := newFixture(t)
 	_, h := f.pod("4")
@@ -110,7 +110,7 @@ func TestMany(t *testing.T) {
 func TestReleaseOneByOne(t *testing.T) {
 	f := newFixture(t)
 	hs := f.many(3, "4")
-	// lo cannot be deleted; the test moves it into the group of the next batch.
+	// The kernel cannot delete lo; the test moves lo into the group of the next batch.
 	lo := func(group int) {
 		l := nettest.Link(t, "lo")
 		must(t, netlink.LinkSetGroup(l, group))
@@ -145,7 +145,7 @@ func (f *fixture) nextBatch() uint32 {
 	return f.groups.Batch(group - first) // Batch(0) is first+1
 }
 
-// rtnlWatch records the last group that each link was in before it was deleted.
+// rtnlWatch records the last group that each link was in before Release deleted it.
 func rtnlWatch() (func(name string) (uint32, bool), error) {
 	updates, done := make(chan netlink.LinkUpdate, 1024), make(chan struct{})
 	if err := netlink.LinkSubscribe(updates, done); err != nil {
@@ -169,7 +169,7 @@ func (f *fixture) group(name string) uint32 {
 	return l.Group
 }
 
-// Releasing a link that does not exist succeeds. A canceled Release says so.
+// Releasing a link that does not exist succeeds. A canceled Release returns the context's error.
 func TestReleaseAnswers(t *testing.T) {
 	f := newFixture(t)
 	_, h := f.pod("4")

@@ -25,7 +25,7 @@ func (f *fixture) rename(h hold.Hold) int {
 	return l.Index
 }
 
-// at reads the link that has an index; the result's index is 0 if there is none.
+// at reads the link that has an index; the result's index is 0 if there is no such link.
 func (f *fixture) at(index int) rtnl.Link {
 	var l rtnl.Link
 	if f.conn.Do(rtnl.GetLinkAt(index, &l)) != nil {
@@ -61,8 +61,8 @@ func (f *fixture) hide(pod *ns.Netns, h hold.Hold, what hide) {
 	}
 }
 
-// A link that somebody has renamed is cut off and deleted all the same, whichever way still
-// leads to it.
+// Cut and Release find a link that somebody has renamed all the same, whichever way still leads to the
+// link.
 func TestRenamed(t *testing.T) {
 	for name, hidden := range map[string]hide{
 		"nothing else":     {},
@@ -103,7 +103,7 @@ func TestRenamed(t *testing.T) {
 	}
 }
 
-// A repair gives a renamed link its name back, whatever was done to the pod's end.
+// A repair gives a renamed link its name back, whatever the pod has done to its end.
 func TestRenamedIsRepaired(t *testing.T) {
 	for name, hidden := range map[string]hide{
 		"nothing else":   {},
@@ -123,8 +123,8 @@ func TestRenamedIsRepaired(t *testing.T) {
 	}
 }
 
-// A renamed link whose name somebody else has by now is repaired under the name that it has, and the
-// error says why it cannot have its own. It gets that as soon as it is free.
+// If somebody else's link has the name of a renamed link by now, Acquire repairs the renamed link under
+// its new name, and the error says why. The link gets its own name back as soon as the name is free.
 func TestRenamedBesideItsName(t *testing.T) {
 	for name, take := range map[string]func(*fixture, string){
 		"another link": func(f *fixture, name string) {
@@ -158,7 +158,7 @@ func TestRenamedBesideItsName(t *testing.T) {
 	}
 }
 
-// So is the link of a pod whose network namespace is not at its path any more.
+// Acquire also repairs such a link if the pod's network namespace is not at its path any more.
 func TestRenamedBesideItsNameWithoutPath(t *testing.T) {
 	f := newFixture(t)
 	f.forwarding()
@@ -200,11 +200,11 @@ func TestRenamedToOurs(t *testing.T) {
 	if err := f.verify(h); !errors.Is(err, hold.ErrGone) {
 		t.Errorf("Verify says %v", err)
 	}
-	must(t, f.kind.Acquire(t.Context(), other)) // it gets its own name back
+	must(t, f.kind.Acquire(t.Context(), other)) // the link gets its own name back
 	must(t, f.verify(other))
 }
 
-// A half-made link has its alias already: if somebody renames it, it is found.
+// A half-made link has its alias already: if somebody renames the link, the agent still finds it.
 func TestRenamedComing(t *testing.T) {
 	f := newFixture(t)
 	_, h := f.pod("4")

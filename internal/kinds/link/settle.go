@@ -16,19 +16,18 @@ import (
 )
 
 const (
-	// settling is how long settle waits until a pod's addresses can be used. They take a
-	// few microseconds, unless the machine is busy, or the pod prevents it: a pod may delete
-	// the policy rule by which it receives packets to its own addresses.
+	// settling is how long settle waits, at most, until a pod can use its addresses. The kernel needs a
+	// few microseconds, unless the machine is busy, or the pod interferes: a pod may delete the policy
+	// rule by which it receives packets to its own addresses.
 	settling = 30 * time.Second
-	// glances is how often Acquire looks whether the addresses can be used: at once, after
-	// 50 µs and after another 100 µs. Nearly always they can be by then, and Settle has
-	// nothing to do.
+	// glances is how often Acquire looks whether the pod can use its addresses: at once, after 50 µs
+	// and after another 100 µs. Nearly always the pod can by then, and Settle has nothing to do.
 	glances = 3
 )
 
 // settle waits until the pod's addresses receive, so that its first packet will be
-// answered. It does nothing unless Acquire has made the link and not seen that yet. If the
-// pod's network namespace is gone, the error is hold.ErrHomeless.
+// answered. settle does nothing unless Acquire has made the link and has not seen that the addresses
+// receive. If the pod's network namespace is gone, the error is hold.ErrHomeless.
 func (l *Links) settle(ctx context.Context, h hold.Hold) error {
 	s, err := l.spec(h)
 	if err != nil || !l.memory.get(s.Name).unsettled {
@@ -61,7 +60,7 @@ func waitInside(ctx context.Context, s *Spec) error {
 	if err != nil || len(dumb) == 0 {
 		return err
 	}
-	// Now it is the pod that decides how long this takes.
+	// From here on the pod decides how long waitInside takes, so other callers must not wait for it.
 	ctx, over, _ := turn.Aside(ctx)
 	defer over()
 	begun := time.Now()
@@ -77,8 +76,8 @@ func waitInside(ctx context.Context, s *Spec) error {
 	}
 }
 
-// glanceInside reports whether the pod's addresses already receive. A pod cannot make it
-// take long.
+// glanceInside reports whether the pod's addresses already receive. A pod cannot make glanceInside take
+// long.
 func glanceInside(s *Spec, inside *rtnl.Conn) (settled bool, err error) {
 	for n := range glances {
 		time.Sleep(time.Duration(n) * 50 * time.Microsecond)
@@ -91,8 +90,8 @@ func glanceInside(s *Spec, inside *rtnl.Conn) (settled bool, err error) {
 }
 
 // unusable returns the pod's addresses that do not receive yet. IPv6 addresses receive a
-// little after they are added; mostly the kernel has done that meanwhile. After unusable
-// the pod's end can send, because GetLink makes the kernel bring its carrier up to date.
+// little after they are added; mostly the kernel has got so far when unusable asks. After unusable the
+// pod's end can send, because GetLink makes the kernel bring the end's carrier up to date.
 func unusable(s *Spec, inside *rtnl.Conn) ([]netip.Addr, error) {
 	locals := make([]bool, len(s.Addresses))
 	rs := []rtnl.Request{rtnl.GetLink(s.Ifname, new(rtnl.Link))}

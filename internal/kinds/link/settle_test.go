@@ -17,8 +17,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// deaf deletes, in a pod, the policy rules by which it receives packets to its own
-// addresses; hearing adds them again.
+// deaf deletes, in a pod, the policy rules by which the pod receives packets to its own addresses;
+// hearing adds the rules again.
 //
 //	ip rule del pref 0; ip -6 rule del pref 0
 func deaf(t *testing.T, pod *ns.Netns) (hearing func()) {
@@ -50,7 +50,7 @@ func deaf(t *testing.T, pod *ns.Netns) (hearing func()) {
 	}
 }
 
-// If a pod does not receive packets to its addresses, only its own ADD waits for it.
+// If a pod does not receive packets to its addresses, only the pod's own ADD waits.
 func TestSettle(t *testing.T) {
 	f := newFixture(t)
 	pod := nettest.Pod(t)
@@ -63,7 +63,7 @@ func TestSettle(t *testing.T) {
 	if took := time.Since(start); took > 5*time.Second {
 		t.Errorf("Acquire waited for the pod, for %v", took)
 	}
-	must(t, f.kind.Acquire(t.Context(), h)) // repairs the link, and does not wait either
+	must(t, f.kind.Acquire(t.Context(), h)) // Acquire repairs the link, and does not wait either
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if err := f.kind.Settle(ctx, h); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "does not receive yet") {
@@ -78,9 +78,9 @@ func TestSettle(t *testing.T) {
 	must(t, f.kind.Settle(t.Context(), h))
 }
 
-// The path of a pod's network namespace goes after the link is made, and before the wait for
-// the pod's addresses. Then the namespace goes, too. The kind says that the pod is gone, for
-// which an ADD has a number of its own.
+// The path of a pod's network namespace goes after Acquire has made the link, and before Settle waits
+// for the pod's addresses. Then the namespace goes, too. The kind says that the pod is gone. An ADD has
+// an error number of its own for that.
 func TestSettleWithoutPod(t *testing.T) {
 	f := newFixture(t)
 	pod := nettest.Pod(t)

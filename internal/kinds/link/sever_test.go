@@ -10,8 +10,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// Once a cut link is set down nothing passes it, even on this node, which has no table that
-// drops packets.
+// Once Sever or DownDying has set a cut link down nothing passes the link, even on this node, which has
+// no table that drops packets.
 func TestSever(t *testing.T) {
 	for name, sever := range map[string]func(*fixture, context.Context, ...hold.Hold) error{
 		"in the line":          func(f *fixture, ctx context.Context, hs ...hold.Hold) error { return f.kind.Sever(ctx, hs) },
@@ -53,8 +53,8 @@ func TestSever(t *testing.T) {
 	}
 }
 
-// A link whose queue holds packets back for the pod is set down by the cut itself: the packets
-// have passed all rules of the table, and would reach the pod after the answer to its DEL.
+// Cut itself sets a link down whose queue holds packets back for the pod: the packets have passed all
+// rules of the table, and would reach the pod after the answer to its DEL.
 func TestCutOfShapedLink(t *testing.T) {
 	f := newFixture(t)
 	h := f.shaped(rtnl.Rate{Rate: 125_000, Burst: 12_500}, rtnl.Rate{})

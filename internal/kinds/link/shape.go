@@ -8,18 +8,19 @@ import (
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
 
-// A link's rates are limited at both ends by what the end sends: the limits go with the
-// pair, and neither limit needs a further device. A limit of what an end receives would need one.
-// They are set while the ends are down, which costs the kernel next to nothing.
+// Each end of a link limits what it sends itself: the limits go with the pair, and neither limit needs
+// a further device. A limit of what an end receives would need such a device. Acquire sets the limits
+// while the ends are down, which costs the kernel next to nothing.
 //
-// The pod's end is the pod's own: a pod that may change its interfaces can take its limit away, and
-// one that may open packet sockets can send past it. So the host's end drops what comes in above
-// that rate. It delays nothing, so that it alone would hold TCP far below the rate. A sender that
-// keeps to the limit of the pod's end loses nothing at the host's end. A kernel that has no such
-// programs, or does not let the agent load them, as in a user namespace, leaves a pod with the
-// limit of its own end, and the agent says so.
+// The pod's end is the pod's own: a pod that may change its interfaces can take its limit away, and a
+// pod that may open packet sockets can send past the limit. So the host's end drops what comes in above
+// that rate. The host's end delays nothing, so a drop alone would hold TCP far below the rate. A sender
+// that keeps to the limit of the pod's end loses nothing at the host's end. The host's end drops by a
+// BPF program. A kernel that has no such programs, or does not let the agent load them, as in a user
+// namespace, leaves a pod with the limit of its own end, and the agent says so.
 
-// shape returns the requests that limit what a host's end sends, if a view does not have it so.
+// shape returns the requests that limit what a host's end sends. If a view shows that limit already,
+// shape returns none.
 func (s *Spec) shape(seen view, index int) []rtnl.Request {
 	have := seen.shapes[index]
 	if s.Ingress == (rtnl.Rate{}) || have.Shape == s.Ingress {
@@ -38,13 +39,13 @@ func isShaped(h hold.Hold) bool {
 	return ok && s.Ingress != rtnl.Rate{}
 }
 
-// police limits what a host's end lets in from the pod, if a view does not have it so, and if the
-// kernel can.
+// police limits what a host's end lets in from the pod, unless a view shows that limit already, or the
+// kernel cannot do it.
 func (l *Links) police(s *Spec, seen view, index int) error {
 	if s.Egress == (rtnl.Rate{}) || seen.policed[index] == s.Egress || !l.polices() {
 		return nil
 	}
-	spent := l.memory.get(s.Name).last != 0 // it was lost: deleting its end must not give a pod a new burst
+	spent := l.memory.get(s.Name).last != 0 // others have deleted the link before: a pod must not get a new burst by deleting its end
 	err := l.conn.Police(index, s.Egress, s.mtu(), spent)
 	if l.refused(err) {
 		return nil
@@ -52,14 +53,15 @@ func (l *Links) police(s *Spec, seen view, index int) error {
 	return err
 }
 
-// polices reports whether the kernel can limit what links let in. It asks once; if the kernel
-// cannot, the next agent asks again.
+// polices reports whether the kernel can limit what links let in. polices asks the kernel once in the
+// agent's life; if the kernel cannot, the next agent asks again.
 func (l *Links) polices() bool {
 	l.asked.Do(func() { l.refused(rtnl.CanPolice()) })
 	return !l.lawless.Load()
 }
 
-// refused reports whether err says that the kernel can limit no link. Unpoliced is told once.
+// refused reports whether err says that the kernel can limit no link. It calls Unpoliced the first
+// time.
 func (l *Links) refused(err error) bool {
 	if !errors.Is(err, kernel.ErrUnsupported) && !errors.Is(err, kernel.ErrPermission) {
 		return false

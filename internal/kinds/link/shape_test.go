@@ -27,15 +27,15 @@ func (f *fixture) shaped(ingress, egress rtnl.Rate) hold.Hold {
 	return h
 }
 
-// A pod gets and sends what its limits say, in both families, and with packets of many segments
-// that are greater than the burst.
+// A pod receives and sends at the rates of its limits, in both families, and with packets of many
+// segments that are greater than the burst.
 func TestRates(t *testing.T) {
 	f := newFixture(t)
 	f.forwarding()
 	for _, c := range []struct{ ingress, egress rtnl.Rate }{
 		{rtnl.Rate{Rate: 10_000_000, Burst: 40_000}, rtnl.Rate{Rate: 5_000_000, Burst: 40_000}},
-		// The MTU is 1,400. A bucket of one packet loses what a timer is late: a busy machine's are late by
-		// a good part of the 141 µs that such a packet takes at 10 MB/s.
+		// The MTU is 1,400. A bucket of one packet loses the time by which a timer is late. A busy
+		// machine's timers are late by a good part of the 141 µs that such a packet takes at 10 MB/s.
 		{rtnl.Rate{Rate: 2_000_000, Burst: 1414}, rtnl.Rate{Rate: 2_500_000, Burst: 1414}},
 	} {
 		h := f.shaped(c.ingress, c.egress)
@@ -55,9 +55,9 @@ func TestRates(t *testing.T) {
 	}
 }
 
-// So few packets wait for a pod with a low limit that they fill no socket of the node: neither the
-// socket of a UDP server, nor the smaller one from which the kernel answers pings, which has
-// 132,224 bytes on each processor. The kernel charges a waiting packet to its sender's socket, and
+// The packets that wait for a pod with a low limit are so few that they fill no socket of the node:
+// neither the socket of a UDP server, nor the smaller one from which the kernel answers pings, which
+// has 132,224 bytes on each processor. The kernel charges a waiting packet to its sender's socket, and
 // an empty one with 832 bytes.
 func TestLittleWaits(t *testing.T) {
 	f := newFixture(t)
@@ -85,7 +85,7 @@ func TestLittleWaits(t *testing.T) {
 	}
 }
 
-// TCP from another machine uses a low rate up, although little may wait.
+// TCP from another machine uses a low rate to the full, although only few packets may wait.
 func TestLowRateOfTCP(t *testing.T) {
 	f := newFixture(t)
 	f.forwarding()
@@ -110,7 +110,8 @@ func TestUnshaped(t *testing.T) {
 	must(t, f.verify(h))
 }
 
-// Whatever others do to the police of the node's end is seen, alone and among many, and mended.
+// Verify sees whatever others do to the police of the node's end, of a single link and among many, and
+// Acquire mends it.
 func TestRepoliced(t *testing.T) {
 	nettest.NeedPrograms(t)
 	f := newFixture(t)
@@ -127,7 +128,7 @@ func TestRepoliced(t *testing.T) {
 		{"filter add dev %s ingress pref 98 handle 0xbe98 protocol ipv6 u32 match u32 0 0 action mirred egress mirror dev lo"},
 	} {
 		t.Run(strings.Join(commands, "; "), func(t *testing.T) {
-			if strings.Contains(commands[0], "ipv6") { // another place, although the number is the same
+			if strings.Contains(commands[0], "ipv6") { // another place for the filter, although the number is the same
 				nettest.Run(t, nil, "tc filter del dev "+spec(h).Name+" ingress pref 98")
 			}
 			for _, command := range commands {
@@ -146,7 +147,7 @@ func TestRepoliced(t *testing.T) {
 	}
 }
 
-// Where the kernel takes no programs, a link is as good as it can be, and the agent is told once.
+// Where the kernel takes no programs, Acquire makes a link without police, and tells the agent once.
 func TestUnpoliced(t *testing.T) {
 	var told []error
 	f := newFixture(t, func(o *link.Options) { o.Unpoliced = func(err error) { told = append(told, err) } })
@@ -171,8 +172,8 @@ func (f *fixture) root(h hold.Hold) (q rtnl.Qdisc) {
 	return q
 }
 
-// Whatever others put in the place of a limit on the node's end is seen, alone and among many, and
-// mended. CHECK sees changes that a pod makes to its own end.
+// Verify sees whatever others put in the place of a limit on the node's end, of a single link and among
+// many, and Acquire mends it. CHECK sees changes that a pod makes to its own end.
 func TestReshaped(t *testing.T) {
 	f := newFixture(t)
 	ingress := rtnl.Rate{Rate: 1_000_000, Burst: 20_000}
@@ -217,7 +218,7 @@ func TestReshaped(t *testing.T) {
 	f.wants(h, hold.ErrChanged, "rate 2000000bps")
 }
 
-// A link's limits are found without its spec, as a rebuild finds them.
+// A rebuild finds a link's limits without the link's spec.
 func TestRatesOfEnds(t *testing.T) {
 	f := newFixture(t)
 	ingress, egress := rtnl.Rate{Rate: 1_000_000, Burst: 1 << 26}, rtnl.Rate{Rate: 20_000, Burst: 1 << 29}

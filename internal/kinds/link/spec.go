@@ -30,8 +30,7 @@ var (
 // DefaultMTU is a link's MTU, in bytes, where its spec says 0.
 const DefaultMTU = 1500
 
-// Spec says what a link has to be like. All of it is chosen before the link is
-// made.
+// Spec says what a link has to be like. Its maker chooses all of it before Acquire makes the link.
 type Spec struct {
 	Name      string       `json:"name"`  // of the host's end: stamp.Link of instance and owner
 	Alias     string       `json:"alias"` // of the host's end: says whose it is (stamp.Alias); at most 255 bytes
@@ -42,8 +41,8 @@ type Spec struct {
 	HostMAC   string       `json:"hostMAC"`   // of the host's end
 	Addresses []netip.Addr `json:"addresses"` // the pod's; at least one, at most a few
 
-	Ingress rtnl.Rate `json:"ingress,omitzero"` // of what the pod gets: the host's end sends at most that
-	Egress  rtnl.Rate `json:"egress,omitzero"`  // of what the pod sends: the pod's end sends at most that
+	Ingress rtnl.Rate `json:"ingress,omitzero"` // of what the pod receives: the host's end sends at this rate at most
+	Egress  rtnl.Rate `json:"egress,omitzero"`  // of what the pod sends: the pod's end sends at this rate at most
 }
 
 // Kind returns KindName.

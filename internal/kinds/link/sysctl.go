@@ -24,20 +24,19 @@ type sysctl struct {
 //
 // The host ignores the pod's router advertisements (accept_ra).
 //
-// The pod must not choose the way by which the node sends its packets, by source routes or
-// segments (accept_source_route, seg6_enabled, rpl_seg_enabled): such a packet has another
-// destination by the time the rules for destinations look at it.
+// The pod must not choose the way by which the node sends its packets, by source routes or segments
+// (accept_source_route, seg6_enabled, rpl_seg_enabled): when the rules for destinations look at such a
+// packet, it has another destination than its last one.
 //
 // The pod must not fill the host's one table of neighbours; nftables cannot prevent that,
-// because it does not see ARP. The host makes an entry for every sender that it answers by ARP. So
-// it answers nobody for its own addresses (arp_ignore 8), and is no proxy for addresses
-// elsewhere (medium_id -1) or behind the same link (proxy_arp_pvlan; Linux also applies
-// conf/all's). The pod knows its gateway's MAC without asking. The host also enters those
-// that announce themselves, if it may make new entries for them (arp_accept, where Linux
-// also applies conf/all's; accept_untracked_na).
+// because it does not see ARP. The host makes an entry for every sender that it answers by ARP. So the
+// host answers nobody for its own addresses (arp_ignore 8), and is no proxy for addresses elsewhere
+// (medium_id -1) or behind the same link (proxy_arp_pvlan; Linux also applies conf/all's). The pod
+// knows its gateway's MAC without asking. The host must also make no entries for senders that only
+// announce themselves (arp_accept, where Linux also applies conf/all's; accept_untracked_na).
 //
-// If forwards is set, the node forwards what the pod sends, and has to do that (forwarding).
-// Links get it from conf/default, and from conf/all whenever that changes.
+// If forwards is set, the node has to forward what the pod sends (forwarding). A new link gets this
+// sysctl from conf/default, and each link from conf/all whenever somebody changes conf/all.
 func (s *Spec) sysctls(c rtnl.Conf, forwards bool) []sysctl {
 	all := []sysctl{
 		{"ipv4", "arp_ignore", c.IPv4, c.ARPIgnore, 8},
@@ -63,8 +62,8 @@ func (s *Spec) sysctls(c rtnl.Conf, forwards bool) []sysctl {
 		sysctl{"ipv6", "accept_untracked_na", c.IPv6, c.AcceptUntrackedNA, 0})
 }
 
-// optional reports whether a kernel may lack a sysctl because it also lacks what that
-// controls: rpl_seg_enabled before Linux 5.7, accept_untracked_na before 5.19, and
+// optional reports whether a kernel may lack a sysctl because the kernel also lacks the feature that
+// the sysctl controls: rpl_seg_enabled before Linux 5.7, accept_untracked_na before 5.19, and
 // disable_ipv6 without IPv6.
 func (x sysctl) optional() bool {
 	return x.name == "rpl_seg_enabled" || x.name == "accept_untracked_na" || x.name == "disable_ipv6" && x.want == 1
@@ -73,9 +72,9 @@ func (x sysctl) optional() bool {
 // errRenamed says that somebody renamed a link while its sysctls were set.
 var errRenamed = errors.New("somebody has just renamed the link")
 
-// confs are the folders of a link's sysctls, by family (net/FAMILY/conf/LINK). A folder is
-// opened by the link's name, and then the link has to have that name: since the folder ends
-// with the name, nothing is written to another link that gets the name meanwhile.
+// confs are the folders of a link's sysctls, by family (net/FAMILY/conf/LINK). confs opens a folder by
+// the link's name, and then checks that the link still has that name. The kernel ends the folder when
+// the link loses its name, so confs writes nothing to another link that gets the name meanwhile.
 type confs struct {
 	conn *rtnl.Conn
 	name string
@@ -110,7 +109,7 @@ func (c *confs) of(family string) (*ns.Sysctls, error) {
 	return f, nil
 }
 
-// named returns errRenamed if the link has another name, and kernel.ErrNotFound if it is gone.
+// named returns errRenamed if the link has another name, and kernel.ErrNotFound if the link is gone.
 func (c *confs) named() error {
 	names, err := c.conn.Names(c.link)
 	switch {
@@ -163,7 +162,7 @@ func (c *confs) set(x sysctl) error {
 }
 
 // setSysctls sets those of a link's sysctls that differ, in the calling thread's network
-// namespace. It reads those first that the kernel did not send with the link, because writing
+// namespace. setSysctls first reads those that the kernel did not send with the link, because writing
 // disable_ipv6 takes the lock of all links.
 func (c *confs) setSysctls(all []sysctl) error {
 	for _, x := range all {

@@ -9,8 +9,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// A link that had another name for a moment has new folders of sysctls. An optional sysctl that the
-// former folder lacks is not taken for one that the kernel lacks.
+// A link that had another name for a moment has new folders of sysctls. If the former folder lacks an
+// optional sysctl, the code does not take it for a sysctl that the kernel lacks.
 func TestSysctlsOfLinkRenamedForAMoment(t *testing.T) {
 	nettest.Need(t)
 	must := func(err error) {

@@ -14,13 +14,13 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// view has what was seen of the host's side of some links.
+// view has what a look has seen of the host's side of some links.
 type view struct {
 	links      map[string]*rtnl.Link // by the names that ADD gave them
 	routes     map[place]bool
 	neighbours map[place]string   // MACs
-	shapes     map[int]rtnl.Qdisc // by the links' indices; of links whose specs have an Ingress
-	policed    map[int]rtnl.Rate  // by the links' indices; of links whose specs have an Egress
+	shapes     map[int]rtnl.Qdisc // by the links' indices; only of links whose specs have an Ingress
+	policed    map[int]rtnl.Rate  // by the links' indices; only of links whose specs have an Egress
 }
 
 // place is an address behind a link.
@@ -33,16 +33,16 @@ func nothing() view {
 	return view{map[string]*rtnl.Link{}, map[place]bool{}, map[place]string{}, map[int]rtnl.Qdisc{}, map[int]rtnl.Rate{}}
 }
 
-// looks is how many links verify looks up at the same time. A link that does not have its
-// name is looked for in its pod, too, whose path may hang, and the other look-ups should
-// not wait for that.
+// looks is how many links verify looks up at the same time. verify looks for a link that does not have
+// its name in the link's pod, too. The pod's path may hang, and the other look-ups should not wait for
+// that.
 const looks = 16
 
 // verify compares the host's side of links with their specs. It looks a single link up;
 // for several it lists all links of the node once.
 func (l *Links) verify(ctx context.Context, look *hold.Look, hs []hold.Hold) []error {
 	errs := make([]error, len(hs))
-	seen, whole := nothing(), false // whole: seen is complete, so that what is not in it does not exist
+	seen, whole := nothing(), false // whole: seen is complete, so that a link that is not in seen does not exist
 	if len(hs) > 1 {
 		var err error
 		if seen, whole, err = l.lookAtAll(ctx, look, hs); err != nil && !errors.Is(err, kernel.ErrInterrupted) {
@@ -58,7 +58,7 @@ func (l *Links) verify(ctx context.Context, look *hold.Look, hs []hold.Hold) []e
 		s, err := l.spec(h)
 		if err == nil {
 			err = l.compare(s, seen)
-			if err != nil && !whole { // what differs may only not have been seen
+			if err != nil && !whole { // the view may only lack what seems to differ
 				places <- struct{}{}
 				closer.Go(func() {
 					errs[i] = l.verifyOne(s)
@@ -81,8 +81,8 @@ func (l *Links) verifyOne(s *Spec) error {
 	return l.compare(s, seen)
 }
 
-// compare returns nil if a link is as its spec says, hold.ErrGone if the view does not
-// have it, or else all that differs.
+// compare returns nil if a link is as its spec says, hold.ErrGone if the view lacks the link, or else
+// an error with all that differs.
 func (l *Links) compare(s *Spec, seen view) error {
 	link, ok := seen.links[s.Name]
 	if !ok {
@@ -201,8 +201,8 @@ func (l *Links) look(s *Spec) (view, error) {
 	return seen, l.lookAgain(s, seen, link.Index)
 }
 
-// lookAgain lists a link's routes if one seems to be missing: a policy rule may have made
-// the look-up use another table than main.
+// lookAgain lists a link's routes if a route seems to be missing: a policy rule may have made the
+// look-up use another table than main.
 func (l *Links) lookAgain(s *Spec, seen view, index int) error {
 	for _, a := range s.Addresses {
 		if seen.routes[place{a, index}] {
@@ -222,8 +222,8 @@ func (l *Links) lookAgain(s *Spec, seen view, index int) error {
 // the limits of the holds' links. whole reports whether the view is complete. With an error of
 // class kernel.ErrInterrupted lookAtAll returns what it saw: something may be missing.
 //
-// It does not list the links again that find has listed in the same look. That list may be
-// out of date, so whole is false then.
+// If find has listed the links in the same look, lookAtAll uses that list and lists no links again. The
+// list may be out of date, so whole is false then.
 func (l *Links) lookAtAll(ctx context.Context, look *hold.Look, hs []hold.Hold) (seen view, whole bool, err error) {
 	links, found := look.Remembered(l).([]rtnl.Link)
 	if !found {

@@ -18,8 +18,8 @@ import (
 
 // VerifyPod compares the pod's side of a link with its spec, for CHECK. It returns nil;
 // hold.ErrGone if the namespace or the interface does not exist; hold.ErrChanged with all
-// that differs; or the reason why it could not look, such as that ctx has ended. It ignores
-// what the pod has besides.
+// that differs; or the reason why it could not look, such as that ctx has ended. VerifyPod ignores
+// addresses, routes and rules that the pod has besides.
 func (l *Links) VerifyPod(ctx context.Context, h hold.Hold) error {
 	s, err := l.spec(h)
 	if err != nil {
@@ -38,7 +38,7 @@ func (l *Links) VerifyPod(ctx context.Context, h hold.Hold) error {
 	if err := pod.Do(func() (err error) { settings, err = s.podSettings(); return err }); err != nil {
 		return fmt.Errorf("looking at %s: %w", what, err)
 	}
-	c, err := rtnl.OpenFor(ctx, pod) // not Here: this Conn still works after a list that was not read to its end
+	c, err := rtnl.OpenFor(ctx, pod) // not Here: this Conn still works after a list that the caller does not read to its end
 	if err != nil {
 		return fmt.Errorf("looking at %s: %w", what, err)
 	}
@@ -49,7 +49,7 @@ func (l *Links) VerifyPod(ctx context.Context, h hold.Hold) error {
 	if errors.Is(err, kernel.ErrNotFound) {
 		return fmt.Errorf("%s: %w", what, hold.ErrGone)
 	}
-	if errors.Is(err, nlsock.ErrLong) { // ADD gives none, and a decoy must not hide behind them
+	if errors.Is(err, nlsock.ErrLong) { // ADD gives the pod's end no second names, and a false interface must not hide behind them
 		return changed(what, []string{"it has more second names than the agent reads"})
 	}
 	if err != nil {
@@ -81,7 +81,7 @@ func (l *Links) endsAt(s *Spec, pod *ns.Netns, index int) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	var id int // after locate, because the kernel numbers the namespace when somebody reads the link
+	var id int // after locate, because the kernel gives the namespace its number only when somebody reads the link
 	if err := l.conn.Do(rtnl.NetnsID(pod.Fd(), &id)); err != nil {
 		return false, err
 	}
@@ -178,8 +178,7 @@ const inPod = 4096
 var errLong = fmt.Errorf("the pod has more than %d of them on this interface, and the agent does not look at the rest", inPod)
 
 // missingAddresses returns the addresses of a pod that its interface lacks. It looks up
-// each IPv6 address. It lists the IPv4 addresses, and keeps nothing of what else is in the
-// list.
+// each IPv6 address. It lists the IPv4 addresses, and keeps none that it does not look for.
 func missingAddresses(c *rtnl.Conn, s *Spec, index int) ([]netip.Prefix, error) {
 	var missing, missing4 []netip.Prefix
 	for _, a := range s.Addresses {
@@ -211,7 +210,7 @@ func missingAddresses(c *rtnl.Conn, s *Spec, index int) ([]netip.Prefix, error) 
 }
 
 // missingRoutes returns a pod's routes that the pod lacks, and its routes that are behind another
-// interface's (laterMetric). It looks each up, in constant time, and lists the pod's
+// interface's (laterMetric). missingRoutes looks each route up, in constant time, and lists the pod's
 // routes only if a look-up finds another route.
 func missingRoutes(c *rtnl.Conn, s *Spec, index int) (missing, behind []rtnl.Route, err error) {
 	wanted := s.podRoutes(index)
@@ -249,9 +248,9 @@ func missingRoutes(c *rtnl.Conn, s *Spec, index int) (missing, behind []rtnl.Rou
 	return missing, behind, nil
 }
 
-// missingReturn returns what a pod lacks of what returnWay has added for routes that are
-// behind another interface's. It lists the table and the rules. The usual pod has one
-// interface, and no such routes.
+// missingReturn returns the routes and rules of returnWay that a pod lacks. returnWay has added them
+// for the routes that are behind another interface's. missingReturn lists returnWay's table and the
+// pod's rules. The usual pod has one interface, and no such routes.
 func missingReturn(c *rtnl.Conn, s *Spec, behind []rtnl.Route) (routes []rtnl.Route, rules []rtnl.Rule, err error) {
 	if len(behind) == 0 {
 		return nil, nil, nil
@@ -294,7 +293,7 @@ func probe(dst netip.Prefix) netip.Addr {
 	return netip.MustParseAddr("2001:db8:ffff::fe")
 }
 
-// enough ends a list that is too long: with errLong if something is still missing, else
+// enough ends the reading of a list that is too long: with errLong if something is still missing, else
 // with rtnl.ErrStop.
 func enough(missing int, looked *int) error {
 	*looked++

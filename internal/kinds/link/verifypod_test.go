@@ -44,7 +44,7 @@ func TestVerifyPod(t *testing.T) {
 			return netlink.AddrDel(l, a)
 		}},
 		{"second names", "more second names", hold.ErrChanged, func(l netlink.Link, _ *link.Spec) error {
-			for i := range 300 { // of 127 bytes, the most that the kernel takes
+			for i := range 300 { // each name has 127 bytes, the most that the kernel takes
 				if err := netlink.LinkAddAltName(l, fmt.Sprintf("%0127d", i)); err != nil {
 					return err
 				}
@@ -91,9 +91,8 @@ func TestVerifyPod(t *testing.T) {
 	})
 }
 
-// A pod's second interface needs routes and rules by which its answers leave. CHECK names those
-// that are missing. Another route to the address that CHECK looks up, and other rules, hide
-// nothing.
+// A pod's second interface needs routes and rules by which its answers leave. CHECK names the missing
+// routes and rules. Another route to the address that CHECK looks up, and other rules, hide nothing.
 func TestVerifyPodOfSecondInterface(t *testing.T) {
 	f := newFixture(t)
 	for _, test := range []struct{ change, says string }{
@@ -142,10 +141,10 @@ func (f *fixture) wants(h hold.Hold, is error, says string) {
 	}
 }
 
-// A pod puts an interface of its own in the place of its link's end, which it keeps under another
-// name or in a further network namespace. CHECK says so, even if the pod gives the interface the
-// name, the MAC or the addresses of the end. CHECK recognizes the link's other end by the
-// kernel's answer about the host's end, also if somebody has renamed the host's end.
+// A pod puts an interface of its own in the place of its link's end. The pod keeps the real end under
+// another name or in a further network namespace. CHECK says so, even if the pod gives the interface
+// the name, the MAC or the addresses of the end. CHECK recognizes the link's other end by the kernel's
+// answer about the host's end, also if somebody has renamed the host's end.
 func TestVerifyPodOfDecoy(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -153,7 +152,7 @@ func TestVerifyPodOfDecoy(t *testing.T) {
 		says string // all that differs
 	}{
 		{"the MAC, addresses, routes, neighbours and limit", func(f *fixture, pod, within *ns.Netns, h hold.Hold, eth0 rtnl.Link) {
-			nettest.Run(f, pod, "ip link set real down") // its routes go
+			nettest.Run(f, pod, "ip link set real down") // this deletes the interface's routes
 			conn, err := rtnl.Open(within)
 			must(f, err)
 			defer conn.Close()
@@ -241,7 +240,7 @@ func TestVerifyPodLongLists(t *testing.T) {
 	if err := f.links.VerifyPod(t.Context(), h); err == nil || errors.Is(err, hold.ErrChanged) || !strings.Contains(err.Error(), "does not look at the rest") {
 		t.Errorf("with a route among %d that is not there VerifyPod says %v", long, err)
 	}
-	// A route that stands before Berth's does not hide it.
+	// A route that stands before Berth's route does not hide Berth's.
 	must(t, inside.Do(rtnl.AddRoute(gateway)))
 	before := rtnl.Route{Dst: netip.MustParsePrefix("203.0.113.0/24"), Index: eth0.Index}
 	must(t, inside.Do(rtnl.AddRoute(before)))

@@ -9,12 +9,12 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// A link's alias says whose it is. If another program has replaced the alias, the other
-// things that ADD gave the link show it: its name, its second name, its MAC, its group, the
-// index at which this agent has seen it, and the routes to its pod. Two of these are enough
-// proof; one is not, because any program can change one of them or give it to a link of its
-// own. Name and group together are not enough either: programs exchange names, and all
-// links of the instance have the same group.
+// A link's alias says whose it is. If another program has replaced the alias, the other things that ADD
+// gave the link show whose the link is: its name, its second name, its MAC, its group, the index at
+// which this agent has seen it, and the routes to its pod. Two of these are enough proof. One is not
+// enough, because any program can change one of these things or give it to a link of its own. Name and
+// group together are not enough either: programs exchange names, and all links of the instance have the
+// same group.
 
 // signs counts the things that show whose a link is.
 type signs struct {
@@ -33,7 +33,7 @@ const (
 	own                    // the link is the owner's
 )
 
-// owns reports whether a link is the one of a spec, whatever its name is.
+// owns reports whether a link is the link of a spec, whatever the link's name is.
 func (l *Links) owns(s *Spec, link rtnl.Link) bool {
 	return s.stamped(link) || stampless(link) && l.proved(s, link)
 }
@@ -44,19 +44,19 @@ func (s *Spec) stamped(link rtnl.Link) bool {
 	return ok && of.Link() == s.Name || link.Alias != "" && link.Alias == s.Alias
 }
 
-// stampless reports whether a link's alias is not one that Berth gives.
+// stampless reports whether a link's alias is no alias that Berth gives.
 func stampless(link rtnl.Link) bool {
 	_, ok := stamp.Parse(link.Alias)
 	return !ok
 }
 
-// judge says whether a link is the one of a spec. A link is unsure if its alias is not one of
-// Berth's, and if too little else shows whose link it is. It is another's only if it
-// cannot be the pod's link: because it is no veth, because its second name is another
-// link's, because this agent has seen the owner's link at another index (a link keeps its index as
-// long as it is on the node), or because it has neither the owner's second name nor the owner's MAC, and
-// its other end is not in the pod. Else its end proves nothing: a pod can move its end into a network
-// namespace that the pod has made.
+// judge says whether a link is the link of a spec. The verdict is unsure if the link's alias is not one
+// of Berth's, and if too little else shows whose link it is. Without an alias of Berth's, the verdict
+// is another only if the link cannot be the pod's: because it is no veth, because its second name is
+// another link's, because this agent has seen the owner's link at another index (a link keeps its index
+// as long as it is on the node), or because it has neither the owner's second name nor the owner's MAC,
+// and its other end is not in the pod. If the link has that second name or MAC, the place of its other
+// end proves nothing: a pod can move its end into a network namespace that the pod has made.
 func (l *Links) judge(s *Spec, link rtnl.Link) verdict {
 	switch {
 	case l.owns(s, link):
@@ -69,8 +69,7 @@ func (l *Links) judge(s *Spec, link rtnl.Link) verdict {
 	return unsure
 }
 
-// proved reports whether enough shows that a link without an alias of Berth's is the one of
-// a spec.
+// proved reports whether enough shows that a link without an alias of Berth's is the link of a spec.
 func (l *Links) proved(s *Spec, link rtnl.Link) bool {
 	if !link.Veth || link.Given != "" && link.Given != s.Name {
 		return false
@@ -82,7 +81,7 @@ func (l *Links) proved(s *Spec, link rtnl.Link) bool {
 	return n.enough()
 }
 
-// signs counts what shows that a link is the one to which ADD gave a name, except routes.
+// signs counts what shows that a link is the link to which ADD gave a name. It does not count routes.
 func (l *Links) signs(name string, link rtnl.Link) signs {
 	n := signsOf(name, l.groups, link)
 	if seen, known := l.memory.index(name); known && seen == link.Index {
@@ -127,10 +126,10 @@ func (l *Links) wasElsewhere(s *Spec, link rtnl.Link) bool {
 }
 
 // endsElsewhere reports whether the kernel says that a link's other end is not in the pod.
-// It answers false, too, if the pod's namespace cannot be opened.
+// It also answers false if it cannot open the pod's namespace.
 func (l *Links) endsElsewhere(s *Spec, link rtnl.Link) bool {
 	if s.Ifname == "" {
-		return false // the spec was made by find, and does not know the pod
+		return false // find made the spec, so the spec does not know the pod
 	}
 	pod, err := s.Netns.Open()
 	if err != nil {
@@ -158,8 +157,8 @@ func (l *Links) nameOf(link rtnl.Link) (string, bool) {
 }
 
 // NameOf returns the name that ADD gave a link of an instance, as the link itself shows it:
-// by its alias or, if that is not one of Berth's, by its second name or its name, provided
-// that enough else of the link fits. It returns false if the link is not the instance's.
+// by its alias or, if the alias is not one of Berth's, by its second name or its name, provided that
+// enough else of the link fits. It returns false if the link is not the instance's.
 func NameOf(instance string, groups stamp.Groups, link rtnl.Link) (string, bool) {
 	if !stampless(link) {
 		return stamp.Own(instance, link.Name, link.Alias)
@@ -174,7 +173,7 @@ func ofInstance(instance, name string) bool {
 	return ok
 }
 
-// errUnsure says why Berth leaves a link alone that may be the one of a spec.
+// errUnsure says why Berth leaves a link alone that may be the link of a spec.
 func errUnsure(s *Spec, link rtnl.Link) error {
 	return fmt.Errorf("link %s (index %d) may be Berth's link %s, but its alias %q is not Berth's, and too little else shows whose link it is: Berth leaves it alone", link.Name, link.Index, s.Name, link.Alias)
 }

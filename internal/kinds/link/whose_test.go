@@ -15,8 +15,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// strip gives a hold's link another name and another alias, and hides what else leads to
-// it, as what says. It returns the link's index.
+// strip gives a hold's link another name and another alias, and hides the other ways to the link that
+// the parameter what names. It returns the link's index.
 func (f *fixture) strip(pod *ns.Netns, h hold.Hold, alias string, what hide, settings ...rtnl.Setting) int {
 	f.Helper()
 	f.hide(pod, h, what)
@@ -25,7 +25,7 @@ func (f *fixture) strip(pod *ns.Netns, h hold.Hold, alias string, what hide, set
 	return index
 }
 
-// another is a MAC that no incarnation has.
+// another is a MAC that no owner's link has.
 var another = net.HardwareAddr{2, 0, 0, 0, 0, 9}
 
 // strips are links that have lost their name and alias, by what they still have of their
@@ -51,9 +51,9 @@ var strips = map[string]struct {
 	"the pod's end":          {hide{second: true, index: true, routes: true}, []rtnl.Setting{rtnl.MAC(another), rtnl.Group(0)}, false},
 }
 
-// A link whose alias is not one of Berth's is its owner's if two other things show it,
-// whatever its name is: Cut and Release find it. If fewer do, they leave the link alone,
-// and return an error instead of saying that it is gone.
+// A link whose alias is not one of Berth's is its owner's if two other things show that, whatever its
+// name is: Cut and Release find the link. If fewer things do, Cut and Release leave the link alone, and
+// return an error instead of saying that the link is gone.
 func TestStripped(t *testing.T) {
 	for name, left := range strips {
 		for _, alias := range []string{"", "somebody's"} {
@@ -89,7 +89,8 @@ func TestStripped(t *testing.T) {
 	}
 }
 
-// A repair gives such a link its name and its alias back. It remains the same link.
+// A repair gives a link that is found without its alias its name and its alias back. It remains the
+// same link.
 func TestStrippedIsRepaired(t *testing.T) {
 	for name, left := range strips {
 		if !left.ours || left.hide.end {
@@ -108,9 +109,9 @@ func TestStrippedIsRepaired(t *testing.T) {
 	}
 }
 
-// Find finds a link whose alias is not one of Berth's if enough else shows that it is this
-// instance's, and returns it under the name that ADD gave it. If too little does, Find
-// leaves it out.
+// Find finds a link whose alias is not one of Berth's if enough else shows that the link is this
+// instance's. Find returns it under the name that ADD gave it. If too little shows whose the link is,
+// Find leaves it out.
 func TestStrippedIsFound(t *testing.T) {
 	for name, want := range map[string]struct {
 		hide
@@ -208,8 +209,8 @@ func TestStrangersAreLeft(t *testing.T) {
 
 // A pod has a second interface of another plugin, a veth without an alias. The pod deletes
 // Berth's interface and gives its name to the other one. An agent that has seen the link
-// knows its index, and so that the other one is not Berth's: it releases the pod, although
-// the pod's namespace lives on. An agent that has not seen the link cannot know.
+// knows its index, and so knows that the other interface is not Berth's: the agent releases the pod,
+// although the pod's namespace lives on. An agent that has not seen the link cannot know.
 func TestOthersInterfaceIsLeft(t *testing.T) {
 	for name, seen := range map[string]bool{"seen": true, "unseen": false} {
 		t.Run(name, func(t *testing.T) {
@@ -240,9 +241,9 @@ func TestOthersInterfaceIsLeft(t *testing.T) {
 	}
 }
 
-// Two links have exchanged their names, and lost their aliases and second names. Also an
-// agent that has just started recognizes each by what else it has, so that releasing one
-// owner does not touch the other's link.
+// Two links have exchanged their names, and lost their aliases and second names. Even an agent that has
+// just started recognizes each link by what else the link has, so that releasing one owner does not
+// touch the other owner's link.
 func TestExchanged(t *testing.T) {
 	for name, what := range map[string]hide{"seen": {second: true}, "unseen so far": {second: true, index: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -268,7 +269,7 @@ func TestExchanged(t *testing.T) {
 	}
 }
 
-// Before Berth says that a link is gone to which no other way leads, it lists all links: at
+// Before Berth says that a link is gone, and if no other way leads to the link, it lists all links: at
 // most once in the agent's life, and not at all if the agent has seen the link.
 func TestHidden(t *testing.T) {
 	f := newFixture(t)

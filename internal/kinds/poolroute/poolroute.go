@@ -1,6 +1,6 @@
 // Package poolroute is the kind of a pool's unreachable route, which answers packets to
 // those addresses of the pool that no pod has. Without it a packet to a pod that is gone
-// would take the node's default route. It would also leave entries of address translation
+// would take the node's default route. The packet would also leave entries of address translation
 // behind, which would then catch packets of the next pod with the same address.
 package poolroute
 
@@ -141,8 +141,8 @@ func (r *Routes) release(_ context.Context, hs []hold.Hold) []error {
 	return errs
 }
 
-// find returns the instance's routes, as holds without an owner: a route does not say which
-// owner it is of.
+// find returns the instance's routes, as holds without an owner: a route does not say which owner has
+// it.
 func (r *Routes) find(context.Context, *hold.Look) ([]hold.Hold, error) {
 	routes, err := r.list()
 	holds := make([]hold.Hold, len(routes))
@@ -152,8 +152,8 @@ func (r *Routes) find(context.Context, *hold.Look) ([]hold.Hold, error) {
 	return holds, err
 }
 
-// list returns the instance's routes in the kernel. With an error it may return some of
-// them.
+// list returns the instance's routes in the kernel. With an error it may return only some of the
+// routes.
 func (r *Routes) list() ([]rtnl.Route, error) {
 	routes, err := r.Conn.Routes(rtnl.RouteFilter{Unreachable: true})
 	if err == nil {

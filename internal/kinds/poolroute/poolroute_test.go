@@ -57,7 +57,7 @@ func TestKind(t *testing.T) {
 	}
 }
 
-// The node itself receives what goes to an address with a local route, and only then.
+// The node itself receives packets to an address while the address has a local route, and only then.
 func TestLocal(t *testing.T) {
 	for _, stand := range []netip.Addr{nft.Stand4, nft.Stand6} {
 		t.Run(stand.String(), func(t *testing.T) {
@@ -122,8 +122,8 @@ func TestFind(t *testing.T) {
 	must(t, b.Release(ctx, []hold.Hold{holdB})[0])
 }
 
-// A packet to an address of the pool that no pod has is answered with "host unreachable",
-// and does not leave the node.
+// The node answers a packet to an address of the pool that no pod has with "host unreachable", and does
+// not send the packet out.
 func TestUnreachable(t *testing.T) {
 	k, metric := newKind(t, "test")
 	to := netip.MustParseAddr("10.88.0.7")

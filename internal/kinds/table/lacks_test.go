@@ -14,13 +14,13 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// poor is the nftables of a kernel that lacks the parts that a test says. It counts how
-// often tables are written.
+// poor is the nftables of a kernel that lacks the parts that a test says. poor counts how often Keeper
+// writes tables.
 type poor struct {
 	tables
 	lacks   nft.Parts
 	written int
-	looked  int // how often Complete was called
+	looked  int // how often Keeper has called Complete
 }
 
 func (p *poor) able(r nft.Ruleset) nft.Ruleset {
@@ -46,8 +46,8 @@ func (p *poor) Complete(nft.Ruleset) error {
 func (p *poor) Verify(r nft.Ruleset) (nft.Generation, error) { return p.tables.Verify(p.able(r)) }
 func (p *poor) Lacks() nft.Parts                             { return p.lacks }
 
-// Lacks is called once when the kernel lacks a part, and once when it lacks it no more.
-// Until then each sweep's Retry looks for the part, and leaves the table alone.
+// Keeper calls Lacks once when the kernel lacks a part, and once when the kernel lacks the part no
+// more. Until then each sweep's Retry looks for the part, and leaves the table alone.
 func TestLacks(t *testing.T) {
 	var told []nft.Parts
 	r := ruleset()
@@ -57,7 +57,7 @@ func TestLacks(t *testing.T) {
 	p := &poor{tables: e.tables, lacks: nft.Sources}
 	e.tables = p
 	k, h := kind{t, e.Kind()}, newHold(instance)
-	k.must(e.Retry()) // nobody has it
+	k.must(e.Retry()) // nobody has the table
 	k.must(k.acquire(h))
 	k.must(k.verify(h))
 	for n := range 2 {
@@ -91,7 +91,7 @@ func (m *mendOnWrite) Complete(r nft.Ruleset) error {
 	return m.Replace(r)
 }
 
-// Differs is called when the table differs, as long as it differs, and not for changes that the
+// Keeper calls Differs when the table differs, as long as it differs, and not for changes that the
 // agent itself has written.
 func TestDiffers(t *testing.T) {
 	at := nettest.Node(t)
@@ -150,7 +150,7 @@ func TestDiffers(t *testing.T) {
 	is("released")
 }
 
-// A table that was gone, but is there again when Run would mend it, is not written again.
+// Run does not write a table that was gone, but is there again when Run would mend it.
 func TestMendedByOthers(t *testing.T) {
 	at := nettest.Node(t)
 	e := New(Options{Tables: nft.Open(at), Ruleset: ruleset()})

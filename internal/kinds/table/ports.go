@@ -11,13 +11,13 @@ import (
 	"github.com/berth-net/berth/internal/kernel/nft"
 )
 
-// The host ports of pods are elements of the table's maps. Each is a part of a hold of its pod's
-// (kinds/hostports), which maps and unmaps it here: Keeper has to know all of them, because it
-// writes them again together with the table.
+// The host ports of pods are elements of the table's maps. Each pod's host ports are a hold of the kind
+// hostports (kinds/hostports), which maps and unmaps them by Keeper. Keeper has to know all host ports,
+// because it writes them again together with the table.
 
-// Map adds an owner's host ports to the table. "So already" is success. If another owner, or
-// something else, has one of the ports, the error is hold.ErrForeign. If somebody has taken the
-// table away, Map puts it back.
+// Map adds an owner's host ports to the table. If the table has them already, Map succeeds. If another
+// owner, or something else, has one of the ports, the error is hold.ErrForeign. If somebody has taken
+// the table away, Map puts it back.
 func (k *Keeper) Map(owner hold.ID, ports []nft.Mapping) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -53,15 +53,15 @@ func (k *Keeper) Map(owner hold.ID, ports []nft.Mapping) error {
 		there, look := k.read()
 		if look != nil {
 			k.unsure = true
-			return errors.Join(err, look) // they may be there: the owner's release removes them
+			return errors.Join(err, look) // the ports may be in the table: the owner's release removes them
 		}
 		if !slices.ContainsFunc(ports, func(m nft.Mapping) bool { return !slices.Contains(there[owner], m) }) {
-			return nil // the kernel has mapped them: the error was about its answer
+			return nil // the kernel has mapped all ports: the error was only about its answer
 		}
-		err = fmt.Errorf("%w: %w", hold.ErrForeign, err) // and so nothing is mapped
+		err = fmt.Errorf("%w: %w", hold.ErrForeign, err) // and so the kernel has mapped nothing
 	} else if undone := k.tables.Unmap(k.want.Instance, portsOf(owner, ports)); undone != nil {
 		k.unsure = true
-		return errors.Join(err, undone) // they may be there: the owner's release removes them
+		return errors.Join(err, undone) // the ports may be in the table: the owner's release removes them
 	}
 	if delete(k.ports, owner); had {
 		k.ports[owner] = was
@@ -110,8 +110,8 @@ func (k *Keeper) Others() (map[string][]nft.Port, error) {
 	return k.tables.Others(instance)
 }
 
-// UnmapOther removes host ports from the table of another instance, which nobody serves, and the
-// table with all that is in it if whole is set. "Not there" is success.
+// UnmapOther removes host ports from the table of another instance, whose agent is lost. If whole is
+// set, it deletes that table with all that is in it. "Not there" is success.
 func (k *Keeper) UnmapOther(instance string, gone []nft.Port, whole bool) error {
 	if whole {
 		return k.tables.Delete(instance)
@@ -131,10 +131,10 @@ func (k *Keeper) read() (map[hold.ID][]nft.Mapping, error) {
 	return ports, nil
 }
 
-// learn reads which host ports a former agent has left in the table, once. It keeps only host ports
-// that the ledger has: somebody may have changed the table meanwhile, or brought back an older one,
-// and other pods may have the addresses by now. Every other host port is a difference that Keeper
-// puts right. The caller holds k.mu.
+// learn reads which host ports a former agent has left in the table, once. learn keeps only host ports
+// that the ledger has: somebody may have changed the table meanwhile, or brought back an older table,
+// and other pods may have the addresses by now. Every other host port is a difference that Keeper puts
+// right. The caller holds k.mu.
 func (k *Keeper) learn() error {
 	if k.ports != nil {
 		return nil

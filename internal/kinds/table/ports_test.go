@@ -137,7 +137,7 @@ func TestPortsOfAFormerAgent(t *testing.T) {
 	}
 }
 
-// Two owners cannot have the same port, and neither loses what it has.
+// Two owners cannot have the same port, and neither owner loses the ports that it has.
 func TestPortsOfTwo(t *testing.T) {
 	e := New(Options{Tables: nft.Open(nettest.Node(t)), Ruleset: withPorts()})
 	k := kind{t, e.Kind()}
@@ -158,8 +158,8 @@ func TestPortsOfTwo(t *testing.T) {
 // deafTables are tables whose answers get lost, once.
 type deafTables struct {
 	*nft.Tables
-	deaf int   // calls from now on without an answer
-	err  error // what they say; nil: errDeaf
+	deaf int   // how many calls from now on get no answer
+	err  error // the error of these calls; nil: errDeaf
 }
 
 var errDeaf = errors.New("no buffer space available")
@@ -179,8 +179,8 @@ func (d *deafTables) answer() error {
 	return nil
 }
 
-// The kernel has mapped ports, or unmapped them, and its answer gets lost. Nothing is left once
-// the owner is released, and Keeper's list agrees with the table.
+// The kernel has mapped ports, or unmapped them, and its answer gets lost. No port is left once the
+// agent has released the owner, and Keeper's list agrees with the table.
 func TestPortsWithoutAnAnswer(t *testing.T) {
 	for deaf := range 4 {
 		tables := &deafTables{Tables: nft.Open(nettest.Node(t))}
@@ -205,7 +205,7 @@ func TestPortsWithoutAnAnswer(t *testing.T) {
 }
 
 // The kernel has mapped ports, and an error of the socket looks as if the kernel had refused them.
-// The ports are there, and Keeper does not take them for another owner's.
+// The ports are in the table, and Keeper does not take them for another owner's.
 func TestPortsBusyAnswer(t *testing.T) {
 	tables := &deafTables{Tables: nft.Open(nettest.Node(t)), err: kernel.ErrBusy}
 	e := New(Options{Tables: tables.Tables, Ruleset: withPorts()})
@@ -223,7 +223,8 @@ func TestPortsBusyAnswer(t *testing.T) {
 	}
 }
 
-// An agent sees the host ports of the node's other agents, and none of its own or of nobody's.
+// An agent sees the host ports of the node's other agents, and neither its own nor host ports that
+// nobody has.
 func TestPortsOfOthers(t *testing.T) {
 	at := nettest.Node(t)
 	mine, r := New(Options{Tables: nft.Open(at), Ruleset: withPorts()}), withPorts()
@@ -248,7 +249,7 @@ func TestPortsOfOthers(t *testing.T) {
 	}
 }
 
-// countedTables counts how often all elements of the table are read.
+// countedTables counts how often Keeper reads all elements of the table.
 type countedTables struct {
 	*nft.Tables
 	reads int
@@ -264,8 +265,8 @@ func (c *countedTables) Mapped(instance string) ([]nft.Port, error) {
 	return c.Tables.Mapped(instance)
 }
 
-// The table is read again only once something has changed in nftables since it was seen to be
-// right, or an answer got lost. Keeper sees every change of others.
+// Keeper reads the table again only if something has changed in nftables since Keeper saw that the
+// table is right, or if an answer got lost. Keeper sees every change of others.
 func TestPortsAreReadOnce(t *testing.T) {
 	at := nettest.Node(t)
 	deaf := &deafTables{Tables: nft.Open(at)}

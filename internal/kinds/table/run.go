@@ -13,12 +13,12 @@ import (
 // retry is how long Run waits after it failed.
 const retry = time.Second
 
-// Report is told what Run finds:
+// Run calls a Report with what it finds:
 //   - drift says what was wrong with the table (it wraps hold.ErrGone or hold.ErrChanged);
 //     err is nil if Run has mended the table, else the reason why it could not;
 //   - if only drift is nil, Run could not watch or read the table, as err says;
 //   - if both are nil, the table is right, but others have touched it since Run began, or may have,
-//     and it may have been out of force meanwhile.
+//     and its rules may have been out of force meanwhile.
 type Report func(drift, err error)
 
 // Run watches the table until ctx ends. As long as an owner has the table, Run puts it back
@@ -32,8 +32,8 @@ func (k *Keeper) Run(ctx context.Context, report Report) {
 	}
 }
 
-// watch is Run until the watch breaks. Before the first watch nobody has seen others touch the table;
-// between two, others may have.
+// watch does what Run does until the Watch breaks. first says that this is Run's first watch: between
+// two watches others may have touched the table unseen.
 func (k *Keeper) watch(ctx context.Context, first bool, report Report) error {
 	k.mu.Lock()
 	instance := k.want.Instance
@@ -48,7 +48,7 @@ func (k *Keeper) watch(ctx context.Context, first bool, report Report) error {
 	k.sound.Store(0)
 	k.watching.Store(true)
 	defer k.watching.Store(false)
-	touched := !first // others touched the table since Run last reported it right, or may have
+	touched := !first // since Run last reported that the table is right, others have touched it, or may have
 	look := func(gone bool) (mended bool) {
 		held, drift, err := k.mend(gone)
 		touched = touched || drift != nil
@@ -83,8 +83,9 @@ func (k *Keeper) watch(ctx context.Context, first bool, report Report) error {
 	}
 }
 
-// heard notes a transaction that touched the table. One of Keeper's own leaves the table as
-// right as it was: Keeper compares what it writes anew, and knows the host ports that it maps.
+// heard notes a transaction that touched the table. A transaction of Keeper's own leaves the table as
+// right as it was: Keeper compares a table that it has written anew, and knows the host ports that it
+// maps.
 func (k *Keeper) heard(news nft.News) {
 	sound := k.sound.Load()
 	if !news.Others && sound != 0 && k.Intact() && nft.Generation(sound).Before(news.Made) {
@@ -93,9 +94,9 @@ func (k *Keeper) heard(news nft.News) {
 	k.touched.Store(uint32(news.Made))
 }
 
-// mend puts the table right if an owner has it. It reports whether one has (held), what was
-// wrong (drift), and why mend could not put it right (err). If gone says that the table is
-// gone, mend writes it without reading it first, because no link is cut off until then.
+// mend puts the table right if an owner has it. It reports whether an owner has the table (held), what
+// was wrong (drift), and why mend could not put it right (err). If gone says that the table is gone,
+// mend writes the table without reading it first, because until then the table cuts off no link.
 func (k *Keeper) mend(gone bool) (held bool, drift, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

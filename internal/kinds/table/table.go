@@ -1,8 +1,8 @@
 // Package table is the kind of an agent's nftables table, whose rules cut dying pods off,
 // keep pods from sending in another's name and from opening too many connections, and
 // masquerade traffic that leaves the pools. An agent has one such hold. Other programs may
-// delete the table (`nft flush ruleset`). So Run watches it and puts it back, and Intact
-// says whether its cut works at the moment.
+// delete the table (`nft flush ruleset`). So Run watches the table and puts it back, and Intact says
+// whether the table cuts links off at the moment.
 package table
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// KindName is the name of the kind. Ledgers, metrics and events of all versions say so;
-// the kind was called so when all that it did was to masquerade.
+// KindName is the name of the kind. Ledgers, metrics and events of all versions have this name, from
+// the time when the kind did nothing but masquerade.
 const KindName = "egress"
 
 // Spec is an agent's table. The agent's configuration decides what is in the table, and may change
@@ -41,16 +41,16 @@ type Options struct {
 	Ruleset nft.Ruleset // Keeper uses its Instance for ever, and replaces its Owner by the hold's
 
 	// Differs, if not nil, is called as soon as Keeper sees that the table is not what it
-	// should be, before it puts the table right. Links that are cut off by the table have
-	// to be cut off in another way now. Intact is already false. Differs must not block,
-	// because nobody mends the table meanwhile, and must call nothing of Keeper but Intact.
+	// should be, before it puts the table right. Differs has to cut off in another way the links that
+	// the table cuts off. Intact is already false. Differs must not block, because nobody mends the
+	// table meanwhile, and must call nothing of Keeper but Intact.
 	Differs func()
-	// Lacks, if not nil, is told which parts of the table the kernel does not support (see
-	// nft.Parts), whenever that changes. It must neither block nor call anything of Keeper
-	// but Intact, like Differs.
+	// Keeper calls Lacks, if not nil, with the parts of the table that the kernel does not support (see
+	// nft.Parts), whenever these parts change. It must neither block nor call anything of Keeper but
+	// Intact, like Differs.
 	Lacks func(nft.Parts)
 	// A former agent, or somebody else, may have left host ports in the table under an owner's
-	// name. Kept, if not nil, returns those of them that stay.
+	// name. Kept, if not nil, returns those of these host ports that stay.
 	Kept func(hold.ID, []nft.Mapping) []nft.Mapping
 }
 
@@ -60,25 +60,25 @@ type Keeper struct {
 	differs func()
 	lacks   func(nft.Parts)
 
-	// The table is intact if Run watches it and no transaction has touched it after the
-	// generation in which it was last seen to be right. sound is that generation, and touched is
-	// the generation of the last transaction that touched the table; 0: there is none.
+	// The table is intact if Run watches it and no transaction has touched it after the generation in
+	// which Keeper last saw the table to be right. sound is that generation, and touched is the
+	// generation of the last transaction that touched the table; 0: there is none.
 	watching       atomic.Bool
 	sound, touched atomic.Uint32
 
-	mu   sync.Mutex // held while the table is compared or changed
+	mu   sync.Mutex // held while Keeper compares or changes the table
 	want nft.Ruleset
-	held hold.ID   // the owner that has the table; empty: nobody, and Run leaves it alone
-	told nft.Parts // what lacks was told last
+	held hold.ID   // the owner that has the table; empty: nobody has it, and Run leaves it alone
+	told nft.Parts // the parts with which Keeper last called lacks
 
 	kept func(hold.ID, []nft.Mapping) []nft.Mapping
-	// ports are the host ports in the table, as it was read first and changed since; nil: it was
-	// not read yet.
+	// ports are the host ports that should be in the table: those that learn kept, and what Map and
+	// Unmap changed since; nil: Keeper has not read the table yet.
 	ports map[hold.ID][]nft.Mapping
-	// unsure says that the kernel may not have what ports has, since the table was last seen to be
-	// right: it has not answered whether it did what Map or Unmap asked for.
+	// unsure says that the kernel's table may differ from ports: since Keeper last saw the table to be
+	// right, the kernel has left open whether it did what Map or Unmap asked for.
 	unsure bool
-	lacked nft.Parts // when the table was last seen to be right
+	lacked nft.Parts // which parts the kernel lacked when Keeper last saw the table to be right
 }
 
 // tables is what Keeper uses of nft.Tables, so that tests can replace it.
@@ -126,7 +126,7 @@ func (k *Keeper) Kind() hold.Kind {
 }
 
 // SetRuleset changes what the table should be, and writes it if an owner has the table.
-// After an error the next sweep writes it. The host ports stay; r.Ports is not used.
+// After an error the next sweep writes the table. The host ports stay; SetRuleset does not use r.Ports.
 func (k *Keeper) SetRuleset(r nft.Ruleset) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -147,8 +147,8 @@ func (k *Keeper) SetRuleset(r nft.Ruleset) error {
 	return k.wrote(now)
 }
 
-// Retry tries to complete the table if the kernel did not support all of it: a module may
-// have been loaded since. Each sweep calls it.
+// Retry tries to complete the table if the kernel did not support all of it: somebody may have loaded a
+// module since. Each sweep calls Retry.
 func (k *Keeper) Retry() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -170,10 +170,10 @@ func (k *Keeper) Retry() error {
 func (k *Keeper) Lacks() nft.Parts { return k.tables.Lacks() }
 
 // Intact reports whether the table cuts off links in the dying groups. It does not ask the
-// kernel. It is false from the moment that Run hears of a change until the table is seen to
-// be right again, and whenever Run does not run.
+// kernel. It is false from the moment that Run hears of a change until Keeper sees that the table is
+// right again, and whenever Run does not run.
 func (k *Keeper) Intact() bool {
-	touched := k.touched.Load() // first: heard writes it after sound
+	touched := k.touched.Load() // read first, because heard writes touched after sound
 	sound := k.sound.Load()
 	return k.watching.Load() && sound != 0 &&
 		(touched == 0 || !nft.Generation(sound).Before(nft.Generation(touched)))
@@ -202,7 +202,7 @@ func (k *Keeper) acquire(_ context.Context, h hold.Hold) error {
 }
 
 // verify compares the table with what acquire writes. If the table's rules name another
-// owner, the hold is not changed but gone.
+// owner, verify returns hold.ErrGone and not hold.ErrChanged.
 func (k *Keeper) verify(_ context.Context, h hold.Hold) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -233,7 +233,7 @@ func (k *Keeper) release(_ context.Context, h hold.Hold) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.held == h.Owner {
-		k.held = "" // else Run would put the table back
+		k.held = "" // otherwise Run would put the table back
 	}
 	instance := h.Spec.(*Spec).Instance
 	holder, there, err := k.tables.Holder(instance)
@@ -247,7 +247,7 @@ func (k *Keeper) release(_ context.Context, h hold.Hold) error {
 	if err := k.tables.Delete(instance); err != nil {
 		return fmt.Errorf("releasing %s: %w", h.Spec, err)
 	}
-	k.ports = map[hold.ID][]nft.Mapping{} // they went with the table
+	k.ports = map[hold.ID][]nft.Mapping{} // the kernel has deleted the ports with the table
 	return nil
 }
 
@@ -275,7 +275,7 @@ func (k *Keeper) wanted(owner hold.ID, instance string) nft.Ruleset {
 }
 
 // still reports whether nothing in nftables has changed since the table, with the host ports of all
-// pods, was last seen to be right. It costs one question to the kernel, whereas compare reads the
+// pods, was last seen to be right. still costs one question to the kernel, whereas compare reads the
 // whole table, and the table has an element for each host port of the node's pods. The caller holds
 // k.mu.
 func (k *Keeper) still() bool {
@@ -318,7 +318,7 @@ func (k *Keeper) write(r nft.Ruleset) error {
 }
 
 // wrote calls lacks if the parts that the kernel lacks have changed, and compares the table
-// with r, which was just written. The caller holds k.mu.
+// with r, which Keeper has just written. The caller holds k.mu.
 func (k *Keeper) wrote(r nft.Ruleset) error {
 	if lacks := k.tables.Lacks(); lacks != k.told {
 		k.told = lacks

@@ -78,7 +78,7 @@ func TestHold(t *testing.T) {
 	h := newHold(instance)
 
 	k.is(k.verify(h), hold.ErrGone)
-	k.must(k.release(h)) // without being taken
+	k.must(k.release(h)) // although nobody has taken h
 	for range 2 {
 		k.must(k.acquire(h))
 		k.must(k.verify(h))
@@ -104,8 +104,8 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// A late Release or Acquire of one owner does not touch another's table. Acquire takes over
-// a table that no owner has any more.
+// A late Release or Acquire of one owner does not touch another owner's table. Acquire takes over a
+// table that no owner has any more.
 func TestOwners(t *testing.T) {
 	tables := nft.Open(nettest.Node(t))
 	k := kind{t, New(Options{Tables: tables, Ruleset: ruleset()}).Kind()}
@@ -181,7 +181,7 @@ func TestRunRestores(t *testing.T) {
 }
 
 // Somebody makes the table dormant and wakes it up again, or deletes it; and somebody else
-// puts it right before Run does. Run reports that it may have been out of force.
+// puts it right before Run does. Run reports that the table may have been out of force.
 func TestRunTellsOfWhatIsRightAgain(t *testing.T) {
 	nettest.Program(t, "nft")
 	at := nettest.Node(t)
@@ -247,7 +247,7 @@ func TestRunTellsOfWhatIsRightAgain(t *testing.T) {
 	}
 }
 
-// A table that is released stays deleted, also while Run runs.
+// A table that Release has deleted stays deleted, also while Run runs.
 func TestRunLeavesReleasedAlone(t *testing.T) {
 	e := New(Options{Tables: nft.Open(nettest.Node(t)), Ruleset: ruleset()})
 	drifts := make(chan error, 100)
@@ -273,7 +273,7 @@ func TestSetRuleset(t *testing.T) {
 	k, h := kind{t, e.Kind()}, newHold(instance)
 	r := ruleset()
 	r.Pools = append(r.Pools, netip.MustParsePrefix("10.99.0.0/16"))
-	k.must(e.SetRuleset(r)) // nobody has the table: nothing is written
+	k.must(e.SetRuleset(r)) // nobody has the table, so SetRuleset writes nothing
 	k.is(k.verify(h), hold.ErrGone)
 	k.must(k.acquire(h))
 	for i := range 20 {
@@ -311,8 +311,8 @@ func TestNotIntactUnwatched(t *testing.T) {
 	}
 }
 
-// run runs e until the test ends or stop is called. It sends drifts to the channel, if there
-// is one. A failure fails the test.
+// run calls e.Run until the test ends or calls stop. It sends drifts to the channel, if there is one. A
+// failure fails the test.
 func run(t *testing.T, e *Keeper, drifts chan<- error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -333,8 +333,8 @@ func run(t *testing.T, e *Keeper, drifts chan<- error) (stop func()) {
 	return stop
 }
 
-// locked calls f while Run cannot mend the table. A test that ends in f leaves no lock behind, for which
-// Run, and so the test's end, would wait for ever.
+// locked calls f while Run cannot mend the table. A test that ends in f leaves no lock behind: Run, and
+// so the test's end, would wait for the lock for ever.
 func locked(e *Keeper, f func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -354,13 +354,13 @@ func change(t *testing.T, at *ns.Netns, f func(*nftables.Conn)) {
 	}
 }
 
-// Run reports a table that it cannot watch, and Intact is false for it.
+// Run reports a table that it cannot watch, and Intact is false for such a table.
 func TestRunReportsFailure(t *testing.T) {
 	at := nettest.Node(t)
 	e := New(Options{Tables: nft.Open(at), Ruleset: ruleset()})
 	k := kind{t, e.Kind()}
 	k.must(k.acquire(newHold(instance)))
-	at.Close() // so that it cannot be watched
+	at.Close() // so that Run cannot watch the table
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	reports := 0

@@ -1,7 +1,7 @@
-// Package toy is an API of the test's own, as a cloud has one, with kinds of what it gives:
-// grants, whose numbers the API chooses. It can do to the kinds' callers all that such an API
-// may do: say that it is asked too often, not answer, lose a grant, let one come to its end,
-// give a number twice. It is for tests of kinds' options, and for models.
+// Package toy is an API of the test's own, such as a cloud's API, with kinds whose things are grants of
+// the API. The API chooses the grants' numbers. It can do to the kinds' callers all that such an API
+// may do: say that they ask too often, not answer, lose a grant, let a grant come to its end, give a
+// number twice. The package is for tests of kinds' options, and for models.
 package toy
 
 import (
@@ -15,14 +15,14 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// ErrOften is what the API answers while it is throttled.
+// ErrOften is what the API answers while Throttle is in force.
 var ErrOften = errors.New("asked too often")
 
 // Spec is the spec of all kinds of an API.
 type Spec struct {
 	K      string `json:"k"` // several kinds may ask one API
 	Place  string `json:"place"`
-	Number int    `json:"number,omitempty"` // discovered
+	Number int    `json:"number,omitempty"` // the API's choice, which Acquire discovers
 }
 
 // Kind returns the name of the spec's kind.
@@ -40,11 +40,11 @@ func (s *Spec) Names() []hold.Name {
 // API is the API. All methods may be called at once.
 type API struct {
 	mu     sync.Mutex
-	grants map[string]grant // by what it is called
-	last   int              // number that was given
-	twice  int              // so many new grants get a number that another owner has
-	later  time.Time        // it is not to be asked before
-	hung   chan struct{}    // nil: it answers
+	grants map[string]grant // by the grant's name (Spec.String)
+	last   int              // the number that the API gave last
+	twice  int              // how many new grants are to get a number that another owner has
+	later  time.Time        // nobody is to ask the API before this time
+	hung   chan struct{}    // nil: the API answers
 }
 
 type grant struct {
@@ -111,7 +111,7 @@ func (a *API) acquire(ctx context.Context, h hold.Hold) error {
 	})
 }
 
-// number chooses the number of a new grant. API.mu is held.
+// number chooses the number of a new grant. The caller holds a.mu.
 func (a *API) number(owner hold.ID) int {
 	if a.twice > 0 {
 		anothers := 0

@@ -16,8 +16,8 @@ func (a *API) Lose(h hold.Hold) {
 	delete(a.grants, h.Spec.String())
 }
 
-// End lets a hold's grant, if it is there, come to its end. The API knows of it until it is
-// released.
+// End lets a hold's grant, if it is there, come to its end. The API knows the grant until a kind
+// releases it.
 func (a *API) End(h hold.Hold) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -35,8 +35,8 @@ func (a *API) GiveTwice(n int) {
 	a.twice = n
 }
 
-// Foreign gives a hold's place to a stranger. intact returns an error if that grant is not as
-// it was any more.
+// Foreign gives a hold's place to a stranger. intact returns an error if the stranger's grant is gone
+// or has changed.
 func (a *API) Foreign(h hold.Hold) (intact func() error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -52,7 +52,7 @@ func (a *API) Foreign(h hold.Hold) (intact func() error) {
 	}
 }
 
-// Throttle makes the API answer for a while that it is asked too often.
+// Throttle makes the API answer for a while that callers ask too often.
 func (a *API) Throttle(d time.Duration) (until time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -83,7 +83,7 @@ func (a *API) Has(h hold.Hold) bool {
 	return g.owner == h.Owner && !g.ended
 }
 
-// String returns in words what is granted, a line each.
+// String returns the grants in words, a line for each.
 func (a *API) String() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -104,8 +104,8 @@ func (a *API) String() string {
 // Ends says that grants come to their end by themselves.
 func Ends(k *hold.Kind) { k.Ends = true }
 
-// Waits says that other owners stand on a grant.
+// Waits says that other owners need a grant.
 func Waits(k *hold.Kind) { k.Waits = true }
 
-// Limited gives the kind a limit of its own for a try, and one for a look.
+// Limited gives the kind a limit of its own for a try, and another limit for a look.
 func Limited(k *hold.Kind) { k.Try, k.Look = time.Minute, time.Second }
