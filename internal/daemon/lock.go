@@ -137,7 +137,7 @@ func (l *Lock) release() error {
 		return nil
 	}
 	if l.there() {
-		_ = os.Remove(l.path) // while it is locked, so that it is nobody else's; a file that stays does no harm
+		_ = os.Remove(l.path) // while this process has the lock, so that the file is nobody else's; a file that stays does no harm
 	}
 	return l.file.Close()
 }

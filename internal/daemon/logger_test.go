@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// logTo is a log whose reader has been away until now.
+// logTo returns the lines that write makes in a log of the given format.
 func logTo(t *testing.T, format string, write func(*slog.Logger)) []string {
 	t.Helper()
 	r := &logReader{free: make(chan struct{})}
