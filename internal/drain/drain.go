@@ -34,8 +34,8 @@ const (
 	drainAgain = time.Second
 	drainLater = time.Minute
 	// stopped limits how long a drain waits until the pods that it deletes are cut off, and
-	// until an ADD or a repair of one has stopped: deletions of other pods may wait behind it.
-	// The engine goes on by itself.
+	// until an ADD or a repair of such a pod has stopped: deletions of other pods may wait behind
+	// the drain. The engine goes on by itself.
 	stopped = 2 * time.Second
 	// skew is how far ahead of the agent's clock a deletion may begin. A request may begin as
 	// far ahead (daemon.When).
@@ -256,8 +256,8 @@ const attempts = 3
 
 // Promise commits that the owners which deletions are about are releasing, with the
 // deletions' tombstones. It returns these owners; the caller has the engine cut them off
-// (engine.Depart). If the error is nil, all of it is in the ledger. After an error, only the
-// release of the owners that it returns is known to be there.
+// (engine.Depart). If the error is nil, all of this is in the ledger. After an error, Promise knows only
+// of the owners that it returns that their release is in the ledger.
 func (d *Drain) Promise(ctx context.Context, records ...deletions.Record) ([]hold.ID, error) {
 	var going []hold.ID
 	for try := 1; ; try++ {
@@ -301,8 +301,8 @@ func (d *Drain) missed(records []deletions.Record) bool {
 	})
 }
 
-// Keep does deletions as they come in, until ctx ends, and then once more those that have
-// come in by then. After a drain that failed it tries again by itself.
+// Keep does deletions as they come in, until ctx ends, and then once more the deletions that have
+// come in by then. After a drain that failed, Keep tries again by itself.
 func (d *Drain) Keep(ctx context.Context) {
 	failed := 0 // drains in a row
 	var again <-chan time.Time

@@ -24,8 +24,8 @@ type Views struct {
 	traffic *traffic.Traffic
 	modes   mode.Modes
 	history *history.History // of attachments that are gone
-	// inherited returns what a former run had written of attachments that it did not get to
-	// forget, by their ids.
+	// inherited returns the records that a former run wrote of attachments, by their ids, and
+	// whose attachments the former run's ledger did not get to forget.
 	inherited func() map[string]api.Past
 }
 
