@@ -218,7 +218,7 @@ func (s *story) withoutAgent(context.Context) error {
 	s.step("ledger", "read without the agent: %d pods attached, %d of them with a queued deletion, %d being released",
 		len(wanted), s.queued, releasing)
 	var attached, detached []*pod
-	missed := 0 // deletions of which the killed agent knew nothing
+	missed := 0 // detached pods whose release the killed agent has not promised
 	for _, p := range s.pods {
 		switch {
 		case !p.detached:
