@@ -449,8 +449,8 @@ func TestAdoptionThatFails(t *testing.T) {
 	}
 }
 
-// Several keys that are too long for an alias have the same alias. A DEL of one key that names
-// the link of another does not mean the other attachment: the ledger has both keys in full.
+// Several keys that are too long for an alias have the same alias. A DEL that names one key, and the
+// link of another key's attachment, does not mean that attachment: the ledger has both keys in full.
 func TestNamesTooLongForAnAlias(t *testing.T) {
 	r := start(t)
 	long := strings.Repeat("c", 120)

@@ -24,7 +24,8 @@ import (
 func Open(o Options) (*Agent, error) { return open(o, node.Open, false) }
 
 // open is Open on a node that openNode opens. If watches is set, the agent begins to hear the kernel's
-// news, and to list the kernel's links, before the agent opens the ledger.
+// news, and to list the kernel's links, before the agent opens the ledger. If the agent cannot open
+// the ledger, this work was in vain.
 func open(o Options, openNode func() (*node.Node, error), watches bool) (*Agent, error) {
 	a, err := openRooms(o, openNode)
 	if err != nil {

@@ -193,7 +193,7 @@ func (s *wholeScript) step(st wholeStep, first bool) (wholeStep, bool) {
 	panic("no such verb: " + st.verb)
 }
 
-// aloneStep is step for a verb that other steps at the same time would be in the way of.
+// aloneStep is step for a verb whose step has to be the only one of its wave.
 func (s *wholeScript) aloneStep(st wholeStep) (wholeStep, bool) {
 	switch st.verb {
 	case "reload":

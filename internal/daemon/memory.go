@@ -16,7 +16,7 @@ const (
 	lullLag   = 2 * time.Second  // sweeps and the ledger's pruning, every lullTime or a multiple, leave garbage: the daemon looks lullLag later
 	lullMost  = 20               // in a lull, the ledger has at most this many transactions in lullTime
 	leastBack = 1 << 20          // bytes that are worth collecting garbage
-	backShare = 4                // a quarter of the memory in use is worth it, too: the collector looks at all memory in use
+	backShare = 4                // and at least this part (1/4) of the memory in use: the collector looks at all memory in use
 )
 
 // lull notices when there are hardly any transactions.

@@ -1,7 +1,7 @@
 // Package drain is the agent's end of the deletion queue. A deletion that no agent heard
 // of waits in a file (internal/deletions). The agent does the deletions that wait before its
 // API opens, and later ones when it finds them. It removes a deletion's file after the commit
-// that promises the release. If the agent dies in between, the next one does the deletion
+// that promises the release. If the agent dies in between, the next agent does the deletion
 // again, and the deletion spares what began after it. So the ledger need not record the queue.
 package drain
 
@@ -282,7 +282,7 @@ func (d *Drain) tryPromise(ctx context.Context, records []deletions.Record) ([]h
 			return nil, err
 		}
 		defer done()
-		w = d.plan(records) // the turn's former holder may have adopted the unknown ones
+		w = d.plan(records) // the turn's former holder may have adopted the unknown owners
 		for _, r := range w.unknown {
 			d.adopt(w, r)
 		}

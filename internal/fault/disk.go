@@ -17,7 +17,7 @@ var ErrFull = errors.New("disk full")
 type Disk struct {
 	engine.Ledger
 	mu    sync.Mutex
-	after int    // the disk refuses commits from this one on, counted from 1, the next one; 0: it refuses none
+	after int    // from which commit on the disk refuses commits; 1: from the next one; 0: it refuses none
 	op    string // the disk refuses only commits that have an op of this type; "": all commits
 }
 

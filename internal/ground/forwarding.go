@@ -99,7 +99,7 @@ func (g *Ground) ForwardFindings() (findings []api.Finding) {
 	return findings
 }
 
-// tell publishes an event about the node's forwarding, as one of the owner of the agent's table.
+// tell publishes an event about the node's forwarding, as an event of the owner of the agent's table.
 func (g *Ground) tell(typ string, err error) {
 	var o hold.Owner
 	if id, held := g.Ledger.Holder(TableName); held {

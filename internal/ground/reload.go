@@ -62,8 +62,8 @@ func (g *Ground) refuse(err error) {
 	g.Log.Error("berthd refuses the new configuration, and keeps the one in force", "err", err)
 }
 
-// Refused says why the configuration that was read last is not in force, and the former one is;
-// "" if it is in force.
+// Refused says why the configuration that was read last is not in force, and the former configuration
+// is; "" if the configuration that was read last is in force.
 func (g *Ground) Refused() string {
 	if why := g.refused.Load(); why != nil {
 		return *why

@@ -37,7 +37,7 @@ func outside(pools, blocked []netip.Prefix) []netip.Prefix {
 }
 
 // Ruleset returns what the agent's nftables table should contain. The ruleset has a CIDR that drains
-// (Reload) as long as an owner in the ledger has the CIDR.
+// (Reload) as long as a wanted owner in the ledger has the CIDR.
 func (g *Ground) Ruleset() nft.Ruleset {
 	c := g.config.Load()
 	pools := prefixes(c.Pools)

@@ -95,7 +95,7 @@ type Found struct {
 	Owner     hold.Owner
 	Record    attachment.Record
 	Addresses []netip.Addr
-	Lost      []string // what the kernel does not tell of it
+	Lost      []string // what the kernel does not tell of the attachment
 }
 
 // Modes are the modes of an agent. A record that names no mode is a record of the first mode.

@@ -36,7 +36,7 @@ const (
 	room      = 4096
 	perExport = 512                    // spans of one export
 	linger    = 2 * time.Second        // how long a span waits for others to go with it
-	patience  = 10 * time.Second       // with one export
+	patience  = 10 * time.Second       // how long one export may take
 	lastWords = 250 * time.Millisecond // for the export at the end
 )
 

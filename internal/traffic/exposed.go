@@ -11,7 +11,7 @@ import (
 	"github.com/berth-net/berth/internal/patience"
 )
 
-// KeepMapped and KeepHidden try a pass over connection tracking that fails again, after waits of
+// If a pass over connection tracking fails, KeepMapped and KeepHidden try it again, after waits of
 // againFirst up to againMost, or as soon as there is more to do: nobody else deletes the entries that
 // the pass had to delete, and an entry stays for as long as somebody uses it.
 const (

@@ -125,8 +125,8 @@ func (c *conns) context(ctx context.Context, conn net.Conn) context.Context {
 	return ctx
 }
 
-// boundFairly closes a connection of the source that has the most of them, if there are too
-// many. The caller holds c.mu.
+// boundFairly closes a connection of the source that has the most connections, if there are too
+// many connections. The caller holds c.mu.
 func (c *conns) boundFairly() {
 	if len(c.aged) <= c.most {
 		return

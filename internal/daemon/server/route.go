@@ -21,7 +21,7 @@ type Route struct {
 	Path string
 	Verb string // as metrics and logs call it
 
-	// Parameters are those that the query of a Call or a Stream may have.
+	// Parameters are the names of the parameters that the query of a Call or a Stream may have.
 	Parameters []string
 
 	// Call answers with one JSON value.

@@ -120,7 +120,7 @@ func TestMetricsOfOthersAreServed(t *testing.T) {
 	}
 }
 
-// Each of many sources has one connection: the oldest gives its place to a new one.
+// Each of many sources has one connection: the oldest connection gives its place to a new connection.
 func TestMetricsOfManySources(t *testing.T) {
 	d := startMetrics(t)
 	var all []tcpClient

@@ -63,7 +63,7 @@ func adopted(id hold.ID, r attachment.Record, s *mode.Sight) *link.Spec {
 	}
 	mac, hostMAC := link.MACs(id)
 	if s.MAC != "" {
-		mac = s.MAC // an ADD may ask for one
+		mac = s.MAC // an ADD may ask for a MAC of its own
 	}
 	return &link.Spec{
 		Name:      s.Name,

@@ -39,7 +39,7 @@ type Options struct {
 	Pools  Pools
 	// MTU returns the MTU, in bytes, of pods whose configuration names none.
 	MTU func() int
-	// Claim takes addresses of a pool: the wanted ones, if there are any.
+	// Claim takes addresses of a pool: the wanted addresses, if there are any.
 	Claim func(ctx context.Context, pool string, wanted []netip.Addr) (ipam.Claim, error)
 	// Unclaim gives back addresses that nobody has used.
 	Unclaim func(ipam.Claim)
