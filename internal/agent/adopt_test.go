@@ -406,8 +406,8 @@ func TestTwoAdoptAtOnce(t *testing.T) {
 	}
 }
 
-// brokenLedger fails its next commit, once: with before, ahead of the commit's effect, or with
-// after, behind the effect.
+// brokenLedger fails its next commit, once: with `before`, ahead of the commit's effect, or with
+// `after`, behind the effect.
 type brokenLedger struct {
 	engine.Ledger
 	before, after error

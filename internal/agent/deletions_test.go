@@ -171,7 +171,7 @@ func TestAddDrainsItsKey(t *testing.T) {
 	}
 }
 
-// beside calls do once: when the next ADD is about to make its link.
+// beside calls `do` once: when the next ADD is about to make its link.
 func (r *rig) beside(do func()) {
 	var once sync.Once
 	r.decorate = change("link", func(k *hold.Kind) {

@@ -23,7 +23,7 @@ import (
 )
 
 // hangingCIDRs lets each Acquire of a route hang until heal is closed, whatever the context says, if
-// the text of the route's CIDR begins with prefix.
+// the text of the route's CIDR begins with `prefix`.
 func hangingCIDRs(prefix string, heal <-chan struct{}) func(engine.Ledger, hold.Kinds) (engine.Ledger, hold.Kinds) {
 	return change(poolroute.KindName, func(k *hold.Kind) {
 		acquire := k.Acquire

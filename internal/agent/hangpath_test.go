@@ -64,7 +64,7 @@ func (r *rig) opens(open func(ns.Ref) (ns.Handle, error)) {
 	r.Agent.Verbs = verbs.New(&r.core.Core, r.index, r.drain, r.ground, list, open)
 }
 
-// openPod is an open namespace of a pod. Its Close takes 1 from now, the number of open namespaces.
+// openPod is an open namespace of a pod. Its Close takes 1 from `now`, the number of open namespaces.
 type openPod struct {
 	ns.Handle
 	now *int

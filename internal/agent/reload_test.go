@@ -65,7 +65,7 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// beforePlan is a mode that calls do each time before it claims addresses.
+// beforePlan is a mode that calls `do` each time before the mode claims addresses.
 type beforePlan struct {
 	mode.Finder
 	do func()

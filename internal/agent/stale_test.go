@@ -8,7 +8,7 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// deletionsByLink are the ways in which a DEL that names a link, and began at w, can reach the agent.
+// deletionsByLink are the ways in which a DEL that names a link, and began at `w`, can reach the agent.
 var deletionsByLink = map[string]func(r *rig, container, link string, w server.When){
 	"live": func(r *rig, container, link string, w server.When) {
 		f := key(container)

@@ -165,8 +165,8 @@ func (a *Agent) Restore(ctx context.Context) error {
 
 // resume is what an agent does before it serves anybody. It takes what the agent itself holds,
 // does the deletions that wait, cuts off again the owners that are being released, and
-// releases the owners whose home has ended. resume leaves what attached pods lack to mend, which
-// runs beside the verbs, because pods have a say in how long mend takes. The agent serves,
+// releases the owners whose home has ended. resume leaves what attached pods lack to `mend`, which
+// runs beside the verbs, because pods have a say in how long `mend` takes. The agent serves,
 // deletions above all, even if resume could not put something right: resume logs that, and
 // the sweep tries again.
 func (a *Agent) resume(ctx context.Context) (mend func(context.Context), err error) {

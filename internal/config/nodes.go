@@ -120,7 +120,7 @@ func (r *reader) merge(n *yaml.Node, example string, known map[string]take) {
 	})
 }
 
-// list reads a list. The function one returns the take that reads a value of the list.
+// list reads a list. The function `one` returns the take that reads a value of the list.
 func list[T any](s *said[[]said[T]], example string, one func(*said[T]) take) take {
 	return func(r *reader, n *yaml.Node) {
 		if n.Kind != yaml.SequenceNode {

@@ -63,7 +63,7 @@ func parseCIDR(s string) (netip.Prefix, error) {
 	return netip.Prefix{}, fmt.Errorf("%.80q is not a CIDR, such as 10.88.0.0/16", s)
 }
 
-// parse reads the duration of a key. If the file lacks the key, parse returns its parameter otherwise.
+// parse reads the duration of a key. If the file lacks the key, parse returns its parameter `otherwise`.
 func (b bounds) parse(key string, s said[string], otherwise time.Duration) (time.Duration, error) {
 	if s.value == nil {
 		return otherwise, nil

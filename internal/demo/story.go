@@ -238,7 +238,7 @@ func (s *story) withoutAgent(context.Context) error {
 	return s.outOfReach(attached[:1], detached)
 }
 
-// outOfReach pings detached pods from the pods in from, and fails if a detached pod answers.
+// outOfReach pings detached pods from the pods in `from`, and fails if a detached pod answers.
 func (s *story) outOfReach(from, detached []*pod) error {
 	for _, family := range families {
 		sent, answered, err := pingAll(from, detached, family, noEcho)

@@ -81,7 +81,7 @@ func (k kept) whole() api.Event {
 	return e
 }
 
-// NewHub returns a hub. remember is how many events the hub remembers.
+// NewHub returns a hub. `remember` is how many events the hub remembers.
 func NewHub(remember int) *Hub {
 	return &Hub{now: time.Now, ring: make([]kept, remember), about: map[string]shared{}}
 }

@@ -21,7 +21,7 @@ type Disk struct {
 	op    string // the disk refuses only commits that have an op of this type; "": all commits
 }
 
-// Fill lets the disk be full from a later commit on: after counts the commits from now on, and 1 is the
+// Fill lets the disk be full from a later commit on: `after` counts the commits from now on, and 1 is the
 // next commit.
 func (d *Disk) Fill(after int) { d.set(after, "") }
 

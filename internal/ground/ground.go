@@ -153,9 +153,9 @@ func (g *Ground) holdOne(ctx context.Context, rec nodeRecord, name hold.Name, sp
 	})
 }
 
-// aside calls do, and waits for do, for Holding at most: do may not notice that its context has ended.
-// Then a start, a sweep or a new configuration goes on without the thing that do takes. Until do has
-// ended, another call of aside with the same what fails at once.
+// aside calls `do`, and waits for it, for Holding at most: `do` may not notice that its context has
+// ended. Then a start, a sweep or a new configuration goes on without the thing that `do` takes. Until
+// `do` has ended, another call of aside with the same `what` fails at once.
 func (g *Ground) aside(ctx context.Context, what string, do func(context.Context) error) error {
 	if _, goesOn := g.hanging.LoadOrStore(what, nil); goesOn {
 		return fmt.Errorf("taking %s: an earlier try has not ended", what)

@@ -19,7 +19,7 @@ func Meant(unknown string, known []string) string {
 const longest = 64
 
 // Nearest returns the known word that differs least from an unknown one, whatever their case, or "" if
-// each known word differs from it by more letters than a third of its length.
+// each known word differs from the unknown one in more letters than a third of the unknown one's length.
 func Nearest(unknown string, known []string) string {
 	best, least := "", len(unknown)/3
 	if len(unknown) > longest {

@@ -48,8 +48,8 @@ type Mode interface {
 	// In returns a copy of an attachment's owner whose interface is in netns, under the name
 	// ifname: another network namespace, or the same one by another path.
 	In(netns ns.Ref, ifname string, o hold.Owner) hold.Owner
-	// Again is called with an attachment that answers a repeated ADD. started is when this ADD
-	// began (CLOCK_BOOTTIME, ns). Again writes started onto the attachment's interface, where a
+	// Again is called with an attachment that answers a repeated ADD. `started` is when this ADD
+	// began (CLOCK_BOOTTIME, ns). Again writes `started` onto the attachment's interface, where a
 	// deletion without an agent reads when the attachment's last ADD began.
 	Again(o hold.Owner, started int64) error
 	// Differs reports whether a link of the node is not as its owner's plan has it.

@@ -25,7 +25,7 @@ type Node interface {
 type Agents struct {
 	Self string // instance of the agent whose pools are looked at; "" if it has none yet
 	// Running returns what an agent says of itself that lives here, and whose instance's id begins
-	// with instance; false if there is no such agent.
+	// with `instance`; false if there is no such agent.
 	Running func(instance string) (who string, ok bool)
 }
 

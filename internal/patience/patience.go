@@ -36,8 +36,8 @@ func (c *Calls) Hang(name string) bool {
 	return time.Now().Before(c.hanging[name].until)
 }
 
-// Any reports whether a call hangs whose name the function sort accepts, and whose pause is as long as
-// least, or longer. Any leaves out a call whose pause has been over for as long as the pause lasted:
+// Any reports whether a call hangs whose name the function `sort` accepts, and whose pause is as long
+// as `least`, or longer. Any leaves out a call whose pause has been over for as long as the pause lasted:
 // the call's path may answer by now, though nobody has tried it again.
 func (c *Calls) Any(least time.Duration, sort func(name string) bool) bool {
 	c.mu.Lock()
@@ -68,8 +68,8 @@ func (c *Calls) enter(name string, limit time.Duration) (after time.Duration, ma
 	return p.length, true
 }
 
-// hung notes that a call hangs. after is the length of the pause after which the call was tried. The
-// next pause is twice as long as after, and at least limit, however many calls were tried at the same
+// hung notes that a call hangs. `after` is the length of the pause after which the call was tried. The
+// next pause is twice as long as `after`, and at least `limit`, however many calls were tried at the same
 // time.
 func (c *Calls) hung(name string, limit, after time.Duration) {
 	c.mu.Lock()

@@ -136,8 +136,8 @@ func (p *Ports) elsewhere(want []nft.Mapping) error {
 	return nil
 }
 
-// exclude reports whether one pod with a port of address a keeps other pods from the same port of
-// address b.
+// exclude reports whether one pod with a port of address `a` keeps other pods from the same port of
+// address `b`.
 func exclude(a, b netip.Addr) bool { return a == b || a.IsUnspecified() || b.IsUnspecified() }
 
 // rival is another owner that has a port which a claim is about.
@@ -217,7 +217,7 @@ func (p *Ports) unclaim(id hold.ID, want []nft.Mapping) {
 	p.free(id, want)
 }
 
-// excludes returns another owner whose port keeps the owner id from getting the port of m, or "". The
+// excludes returns another owner whose port keeps the owner `id` from getting the port of m, or "". The
 // caller holds p.mu.
 func (p *Ports) excludes(id hold.ID, m nft.Mapping) hold.ID {
 	for addr, by := range p.has[portOf(m)] {
@@ -318,7 +318,7 @@ func (p *Ports) add(o hold.Owner) {
 	delete(p.adding, o.ID)
 }
 
-// Has reports whether an attachment that stands has a port of the node, at the address in at or at
+// Has reports whether an attachment that stands has a port of the node, at the address in `at` or at
 // all addresses.
 func (p *Ports) Has(protocol string, at netip.AddrPort) bool {
 	any := netip.IPv4Unspecified()

@@ -21,7 +21,7 @@ type flight struct {
 	from  netip.Addr // zero: the kernel chooses
 	to    netip.Addr
 	tcp   *dial // nil: an echo
-	toPod *Pod  // the pod that has the address to; nil: no pod has it
+	toPod *Pod  // the pod that has the address `to`; nil: no pod has it
 
 	there, back []string // hooks of the node that it passes, and that its answer passes
 }

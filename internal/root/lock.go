@@ -33,7 +33,7 @@ func Locked(path string) (who string, locked bool) {
 }
 
 // LockedBy returns what an agent wrote down of itself that lives in the network namespace, and whose
-// instance's id begins with instance; false if there is no such agent.
+// instance's id begins with `instance`; false if there is no such agent.
 func LockedBy(instance string, netns uint64) (who string, locked bool) {
 	paths, _ := filepath.Glob(Lock(instance+"*", netns)) // Glob fails only for a malformed pattern
 	for _, path := range paths {

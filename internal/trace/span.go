@@ -49,7 +49,7 @@ func (s *Span) End(err error, about ...any) {
 	s.tracer.put(s)
 }
 
-// Child makes a span below s, of something that began at the time began, and ends now.
+// Child makes a span below s, of something that began at the time `began`, and ends now.
 func (s *Span) Child(name string, began time.Time, err error, about ...any) {
 	if s == nil {
 		return

@@ -113,7 +113,7 @@ func (p hostPorts) add(ms []nft.Mapping) {
 	}
 }
 
-// has reports whether the set has a port of the node, at the address in at or at all addresses.
+// has reports whether the set has a port of the node, at the address in `at` or at all addresses.
 func (p hostPorts) has(protocol string, at netip.AddrPort) bool {
 	any := netip.IPv4Unspecified()
 	if at.Addr().Is6() {

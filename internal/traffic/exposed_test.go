@@ -69,8 +69,8 @@ func (f *failing) ForgetExposed(conntrack.Rules) error {
 	return nil
 }
 
-// keep runs loop, one of the loops of a Traffic, in a bubble of synctest. The first passes fail: as
-// many as fails says.
+// keep runs `loop`, one of the loops of a Traffic, in a bubble of synctest. The first passes fail: as
+// many as `fails` says.
 func keep(t *testing.T, fails int, loop func(*Traffic, context.Context), test func(*Traffic, *failing)) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &failing{fails: fails, begun: time.Now()}

@@ -68,7 +68,7 @@ func (v *Views) Ends(evs []engine.Event) {
 	v.history.Settle()
 }
 
-// remember hands the record of an attachment that ends to take, which puts the record into the
+// remember hands the record of an attachment that ends to `take`, which puts the record into the
 // history. If a former run wrote a record of the attachment, that record knows more.
 func (v *Views) remember(ev engine.Event, take func(api.Past)) {
 	e := v.index.Decode(ev.Owner)

@@ -186,7 +186,7 @@ func (*Routed) Interface(o hold.Owner) (attachment.Interface, error) {
 	return face, nil
 }
 
-// Again writes started onto the host's end of the attachment's link. started is when the repeated ADD
+// Again writes `started` onto the host's end of the attachment's link. `started` is when the repeated ADD
 // began that the attachment answers.
 func (m *Routed) Again(o hold.Owner, started int64) error {
 	_, s, err := linkOf(o)

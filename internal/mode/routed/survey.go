@@ -144,7 +144,7 @@ func (m *Routed) believe(given map[string][]netip.Addr, links []rtnl.Link, ends 
 	}
 }
 
-// hasFamily reports whether one of addrs is of the same family as the address in the parameter of.
+// hasFamily reports whether one of addrs is of the same family as the address `of`.
 func hasFamily(addrs []netip.Addr, of netip.Addr) bool {
 	return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return a.Is4() == of.Is4() })
 }
