@@ -47,7 +47,7 @@ func (r *rig) lose(instance bool) {
 	}
 }
 
-// linkOf is the host veth of a container, and its addresses.
+// linkOf returns the host veth and the addresses of a container's attachment.
 func (r *rig) linkOf(container string) (string, []string) {
 	r.t.Helper()
 	l := r.List(key(container))
@@ -61,14 +61,13 @@ func (r *rig) hasLink(name string) bool {
 	r.t.Helper()
 	_, err := r.node.Conn.Link(name)
 	if err != nil && !errors.Is(err, kernel.ErrNotFound) {
-		r.t.Fatalf("looking for link %s: %v", name, err) // as after close, which tells nothing of the link
+		r.t.Fatalf("looking for link %s: %v", name, err) // after close, for example, the error tells nothing of the link
 	}
 	return err == nil
 }
 
-// Agent and ledger are lost; what the runtime knows is enough for the next
-// agent to delete the pod, and no other (aws-cni #2145: the agent away, teardown
-// from prevResult).
+// The agent and its ledger are lost. What the runtime knows is enough for the next agent to delete
+// this pod and no other pod (aws-cni #2145: the agent away, teardown from prevResult).
 func TestStatelessDeletion(t *testing.T) {
 	for _, how := range []string{"queued", "by the API"} {
 		t.Run(how, func(t *testing.T) {
@@ -158,8 +157,8 @@ func TestStatelessDeletionOfFormerInstance(t *testing.T) {
 	nettest.Eventually(t, "they are forgotten", func() bool { return len(r.index.All()) == 0 })
 }
 
-// The table of an agent that is lost maps host ports to a pod that is gone: the address's next pod
-// must get nothing of what comes to them, and another pod can have them.
+// The table of a lost agent maps host ports to the address of a pod that is gone. The address's next
+// pod must get nothing of what comes to these ports, and another pod can have the ports.
 func TestHostPortsOfLostAgent(t *testing.T) {
 	const lost, gone, other = "zzzzlost22", "aaaaaaaaaa", "aaaaaaaaab"
 	start := func(r *rig) { r.restart() }
@@ -175,7 +174,7 @@ func TestHostPortsOfLostAgent(t *testing.T) {
 		pod    string // to which the ports lead
 		served bool
 		do     func(*rig)
-		table  bool // whether it stays
+		table  bool // whether the lost agent's table stays
 		left   []hold.ID
 	}{
 		{"a start", nil, "10.88.0.1", false, start, false, nil},
@@ -299,9 +298,9 @@ func TestDeletionSparesAddressesOfOthers(t *testing.T) {
 }
 
 // When the deletion of an adopted pod succeeds, an address may have another owner: then the
-// deletion leaves the flows of this address alone. It holds the flows of an address only
-// together with the address's name, and an address that rests is rinsed before another pod gets
-// it.
+// deletion leaves the flows of this address alone. The adopted owner holds the flows of an address
+// only together with the address's name, and the agent rinses an address that rests before another
+// pod gets the address.
 func TestOwedAdoptionSparesTheTrafficOfHeirs(t *testing.T) {
 	for name, cooldown := range map[string]time.Duration{"a rest": time.Second, "no rest": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -355,8 +354,8 @@ func TestOwedAdoptionSparesTheTrafficOfHeirs(t *testing.T) {
 	}
 }
 
-// startLost starts a rig that has lost what it knows of a pod, with
-// its ledger decorated.
+// startLost starts a rig with a decorated ledger. The rig has lost what it knew of pod a, and d is
+// a deletion of this pod.
 func startLost(t *testing.T, decorate func(engine.Ledger) engine.Ledger) (r *rig, d deletions.Record) {
 	t.Helper()
 	r = start(t)
@@ -374,7 +373,7 @@ func startLost(t *testing.T, decorate func(engine.Ledger) engine.Ledger) (r *rig
 	return r, d
 }
 
-// wantAddressesBack checks that nobody has addresses, and that IPAM knows.
+// wantAddressesBack checks that no attachment is left, and that IPAM counts no address as in use.
 func (r *rig) wantAddressesBack() {
 	r.t.Helper()
 	nettest.Eventually(r.t, "nobody is left", func() bool { return len(r.index.All()) == 0 })
@@ -392,7 +391,7 @@ func (r *rig) wantAddressesBack() {
 func TestTwoAdoptAtOnce(t *testing.T) {
 	var between func()
 	r, d := startLost(t, func(l engine.Ledger) engine.Ledger { return &busyLedger{l, &between} })
-	between = func() { // one has looked, and not committed
+	between = func() { // the first deletion has looked, and not committed
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
 		f := key("a")
@@ -407,7 +406,8 @@ func TestTwoAdoptAtOnce(t *testing.T) {
 	}
 }
 
-// brokenLedger fails a commit, once, before or after its effect.
+// brokenLedger fails its next commit, once: with `before`, ahead of the commit's effect, or with
+// `after`, behind the effect.
 type brokenLedger struct {
 	engine.Ledger
 	before, after error
@@ -449,8 +449,8 @@ func TestAdoptionThatFails(t *testing.T) {
 	}
 }
 
-// Several keys that are too long for an alias have the same alias. A DEL of one key that names
-// the link of another does not mean the other attachment: the ledger has both keys in full.
+// Several keys that are too long for an alias have the same alias. A DEL that names one key, and the
+// link of another key's attachment, does not mean that attachment: the ledger has both keys in full.
 func TestNamesTooLongForAnAlias(t *testing.T) {
 	r := start(t)
 	long := strings.Repeat("c", 120)

@@ -60,7 +60,7 @@ func told(res *types100.Result) string {
 // A runtime sends an ADD, then a DEL that is slow on its way, and then the ADD again. The agent
 // answers the second ADD with the standing attachment. The DEL is older than that answer, and
 // spares the attachment, also in the agent's next life. A DEL that is younger than the answer
-// does not.
+// deletes the attachment.
 func TestRepeatedAddOutlivesAnEarlierDeletion(t *testing.T) {
 	for how, late := range lateDeletions {
 		t.Run(how, func(t *testing.T) {
@@ -141,9 +141,9 @@ func TestRepeatedAddOutlivesACut(t *testing.T) {
 	r.wantClean()
 }
 
-// A client of the API does not know the id of the pod's network namespace. The agent does,
-// and records it: otherwise an ADD that names the id would be another pod's, and a later
-// namespace with the same inode would be this pod's.
+// A client of the API does not know the id of the pod's network namespace. The agent knows the id
+// and records it: otherwise the agent would take an ADD that names the id for another pod's, and a
+// later namespace with the same inode for this pod's.
 func TestRepeatedAddNamesTheNamespacesID(t *testing.T) {
 	r := start(t)
 	pod := nettest.Pod(t)
@@ -191,7 +191,7 @@ func (m *lateDeletion) Again(o hold.Owner, started int64) error {
 	return m.failed
 }
 
-// busyLedger lets something happen before its next commit, once.
+// busyLedger calls *between once, before its next commit.
 type busyLedger struct {
 	engine.Ledger
 	between *func()

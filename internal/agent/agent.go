@@ -34,7 +34,7 @@ type Agent struct {
 	*verbs.Verbs // answers a runtime
 	*views.Views // answers people
 
-	core    *daemon.Daemon // its place and its epoch, its ledger and its engine
+	core    *daemon.Daemon // the agent's place and epoch, its ledger and its engine
 	node    *node.Node
 	index   *attachment.Index
 	ground  *ground.Ground // what the agent itself holds for all pods

@@ -44,7 +44,7 @@ type rig struct {
 	observe  func(kind, op string, took time.Duration, holds int, err error)
 	decorate func(engine.Ledger, hold.Kinds) (engine.Ledger, hold.Kinds)
 	boots    int   // how often the node was rebooted, for all that its agent knows
-	booted   int64 // CLOCK_BOOTTIME then, ns
+	booted   int64 // CLOCK_BOOTTIME at the last such reboot, ns
 }
 
 func newRig(t testing.TB, pools ...string) *rig {
@@ -63,7 +63,8 @@ func start(t testing.TB, pools ...string) *rig {
 	return r
 }
 
-// begin starts the rig's agent. With the test it gives back all that it had.
+// begin starts the rig's agent. When the test ends, begin deletes all pods and removes the agent,
+// which must leave nothing on the node.
 func (r *rig) begin() {
 	t := r.t
 	t.Helper()
@@ -111,7 +112,7 @@ func (r *rig) kernel() (*node.Node, error) {
 	return n, err
 }
 
-// began is when the first agent of the rig did.
+// began returns when the first agent of the rig began.
 func (r *rig) began() int64 {
 	r.t.Helper()
 	first, known := r.core.Ledger.First()
@@ -127,7 +128,7 @@ func (r *rig) now() server.When {
 	return server.When{Started: t, Deadline: t + int64(time.Minute)}
 }
 
-// options are those that the rig's agent is opened with.
+// options returns the options with which the rig opens its agent.
 func (r *rig) options() (Options, error) {
 	c, err := r.conf()
 	level := slog.LevelWarn
@@ -437,9 +438,9 @@ func TestRequestedAddressAndMAC(t *testing.T) {
 	r.wantClean()
 }
 
-// The agent does not answer with the standing attachment if an ADD asks for something else. It
-// does if the ADD asks for a part of what the attachment has, or if only the configuration has
-// changed meanwhile.
+// The agent does not answer with the standing attachment if an ADD asks for something else. The
+// agent answers with it if the ADD asks for a part of what the attachment has, or if only the
+// configuration has changed meanwhile.
 func TestRepeatedAddWithOtherWishes(t *testing.T) {
 	r := start(t)
 	pod := nettest.Pod(t)
@@ -605,8 +606,8 @@ func TestBadInput(t *testing.T) {
 }
 
 // A pod already has an interface of the ADD's name, made by another program. The refused ADD
-// costs no address, and the key keeps its attachment elsewhere, unless the interface appears at
-// the last moment.
+// costs no address. If the ADD's key has an attachment in another pod, the agent keeps that
+// attachment, unless the interface appears at the last moment.
 func TestTakenIfname(t *testing.T) {
 	r := newRig(t)
 	r.cooldown = time.Hour

@@ -117,7 +117,7 @@ func TestCheckAtAnotherPath(t *testing.T) {
 			t.Errorf("CHECK at another path: %v", err)
 		}
 	}
-	nettest.Run(t, other, "ip link set eth0 mtu 1400") // whose path leads to pod
+	nettest.Run(t, other, "ip link set eth0 mtu 1400") // the path of `other` leads to `pod`
 	wantError(t, r.Check(t.Context(), req, now()), 103, "mtu 1400")
 }
 
@@ -158,8 +158,8 @@ func bind(t *testing.T, from, to string) {
 	must(t, unix.Unmount(from, unix.MNT_DETACH))
 }
 
-// matches103 compares what a CHECK says with what it should: MAC, # and TEXT
-// stand for any, and ... for anything.
+// matches103 compares what a CHECK says with what the CHECK should say. In `want`, MAC stands for any
+// MAC, # for any number, TEXT for any text without quotes, and ... for anything.
 func matches103(says, want string) bool {
 	p := strings.NewReplacer("MAC", "([0-9a-f]{2}:){5}[0-9a-f]{2}", "#", "[0-9]+", "TEXT", "[^\"]*", `\.\.\.`, ".*").Replace(regexp.QuoteMeta(want))
 	return regexp.MustCompile("^" + p + "$").MatchString(says)

@@ -29,7 +29,7 @@ type clocked struct {
 	t     *testing.T
 	world *nodetest.Node
 	root  root.Dir
-	end   func() // what the agent does on its own
+	end   func() // ends what the agent does on its own
 }
 
 // inClocked runs a test in a bubble.
@@ -68,11 +68,11 @@ func (c *clocked) close() {
 }
 
 func (c *clocked) when() server.When {
-	time.Sleep(time.Nanosecond) // no two at the same time
+	time.Sleep(time.Nanosecond) // so that no two requests begin at the same time
 	return server.When{Started: c.node.Boottime(), Deadline: c.node.Boottime() + int64(time.Minute)}
 }
 
-// add attaches a container with the address.
+// add attaches a container with the address 10.88.0.7.
 func (c *clocked) add(container string) error {
 	pod := c.world.Pod("/run/netns/" + container)
 	_, err := c.Add(context.Background(), api.AddRequest{
@@ -127,13 +127,13 @@ func TestCooldownWhileTheClockIsSet(t *testing.T) {
 		"pass 10s, reboot":             50 * time.Second,
 		"pass 10s, reboot, step 1h":    50 * time.Second,
 		"pass 10s, reboot, step -1h":   50 * time.Second,
-		"pass 10s, step -1h, reboot":   time.Minute, // it begins anew
+		"pass 10s, step -1h, reboot":   time.Minute, // the cooldown begins anew
 		"step -1m, pass 70s, reboot":   50 * time.Second,
 		"step 1h, pass 2m, step -1h":   0,
 		"step -1h, pass 2m, crash":     0,
 		"pass 2m, step -1h, crash":     0,
 		"step -1h, reboot, pass 61s":   0,
-		"step 1h, reboot":              0, // the wall clock is all that tells
+		"step 1h, reboot":              0, // only the wall clock tells how much time has passed
 		"step 1h, crash, reboot":       0,
 		"crash, step -1h, pass 2m":     0,
 		"step -24h, crash, step 24h":   time.Minute,

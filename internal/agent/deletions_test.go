@@ -79,7 +79,7 @@ func TestDrainAtStart(t *testing.T) {
 	link := r.List(key("a"))[0].HostVeth
 	r.enqueue(r.deletion("a", link))
 	r.enqueue(r.deletion("b", ""))
-	r.enqueue(r.deletion("c", r.List(key("d"))[0].HostVeth)) // a wrong one
+	r.enqueue(r.deletion("c", r.List(key("d"))[0].HostVeth)) // the link of d, a wrong one
 	r.enqueue(r.deletion("unknown", ""))
 	nettest.Run(t, r.node.Here, "ip link set "+link+" down")
 	var drifts int
@@ -106,7 +106,7 @@ func TestStartWithoutWhatWasSetAside(t *testing.T) {
 	r := start(t)
 	r.add(request("a", nettest.Pod(t)))
 	r.enqueue(r.deletion("a", ""))
-	must(t, os.WriteFile(filepath.Join(deletions.Path(r.root), "damaged"), nil, 0o600)) // no folder
+	must(t, os.WriteFile(filepath.Join(deletions.Path(r.root), "damaged"), nil, 0o600)) // a file where the agent wants a folder
 	r.restart()
 	r.wantGone("a")
 	must(t, os.Remove(filepath.Join(deletions.Path(r.root), "damaged")))
@@ -114,7 +114,7 @@ func TestStartWithoutWhatWasSetAside(t *testing.T) {
 	r.wantClean()
 }
 
-// A deletion that is written while the agent runs, or starts, is noticed.
+// The agent notices a deletion that a plugin writes while the agent runs, or starts.
 func TestDrainOnEvent(t *testing.T) {
 	r := start(t)
 	r.add(request("a", nettest.Pod(t)))
@@ -171,7 +171,7 @@ func TestAddDrainsItsKey(t *testing.T) {
 	}
 }
 
-// beside has something done once, in the next ADD, when its link is about to be made.
+// beside calls `do` once: when the next ADD is about to make its link.
 func (r *rig) beside(do func()) {
 	var once sync.Once
 	r.decorate = change("link", func(k *hold.Kind) {
@@ -196,7 +196,7 @@ func TestDeletionIsQueuedDuringItsAdd(t *testing.T) {
 		"the queue cannot be read": {func(t *testing.T, r *rig) func() {
 			dir, file := deletions.Path(r.root), deletions.Path(r.root)+".file"
 			must(t, os.WriteFile(file, nil, 0o600))
-			swap := func() { // at once: who watches the folder makes it anew where there is nothing
+			swap := func() { // in one step: the queue's watcher makes the folder anew if it finds nothing there
 				must(t, unix.Renameat2(unix.AT_FDCWD, dir, unix.AT_FDCWD, file, unix.RENAME_EXCHANGE))
 			}
 			swap()
@@ -255,7 +255,7 @@ func TestDeletionIsQueuedWhileTheAgentStops(t *testing.T) {
 	defer c.Close()
 	nettest.Eventually(t, "it to serve", func() bool { h, err := c.Health(t.Context()); return err == nil && h.Serving })
 	if _, err := c.Add(t.Context(), request("c", nettest.Pod(t))); err != nil {
-		t.Logf("ADD: %v", err) // it may have been answered before the deletion was done
+		t.Logf("ADD: %v", err) // the agent may have answered the ADD before it did the deletion
 	}
 	must(t, <-ended)
 	r.wantQueued(0) // the agent has ended
@@ -312,7 +312,7 @@ func TestReplaySparesSuccessor(t *testing.T) {
 		}
 		file := filepath.Join(deletions.Path(r.root), s.Pending[0].Name)
 		aside := filepath.Join(t.TempDir(), "deletion")
-		rename(t, file, aside) // or the ADD would do it
+		rename(t, file, aside) // or the ADD would do the deletion
 		r.restart()
 		r.add(request("a", pod))
 		rename(t, aside, file)
@@ -343,8 +343,8 @@ func TestFailedDrainIsTriedAgain(t *testing.T) {
 	r.wantQueued(0)
 }
 
-// A commit that was withdrawn has written no tombstone, so the files stay, even if an
-// attachment that they are about is being released already.
+// A withdrawn commit has written no tombstone, so the deletions' files stay, even if the agent
+// already releases the attachment that a file is about.
 func TestWithdrawnDrainKeepsItsFiles(t *testing.T) {
 	r, b := startBreakable(t)
 	r.add(request("x", nettest.Pod(t)))

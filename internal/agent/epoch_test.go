@@ -12,9 +12,9 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// Somebody has put another thing in the place of one of the agent's small files. In the place
-// of the marker, it stops no start: the agent makes the marker anew, and pods stay. In the
-// place of the instance id, the agent refuses it at once, and names it.
+// Somebody has put another thing in the place of one of the agent's small files. A thing in the
+// marker's place stops no start: the agent makes the marker anew, and pods stay. A thing in the
+// place of the instance id stops the start: the agent refuses the thing at once, and names it.
 func TestStartWithNoFilesInTheirPlaces(t *testing.T) {
 	r := start(t)
 	r.add(request("a", nettest.Pod(t)))
@@ -54,6 +54,6 @@ func TestStartWithNoFilesInTheirPlaces(t *testing.T) {
 		t.Errorf("with a FIFO in the place of its instance id the agent starts: %v", err)
 	}
 	must(t, os.Remove(instance))
-	must(t, r.open()) // the marker has it
+	must(t, r.open()) // the marker has the instance id
 	must(t, r.Restore(t.Context()))
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// An agent whose ledger cannot be written any more ends at once, for its
-// supervisor to start it anew: until then not even a deletion could be promised.
+// An agent that cannot write its ledger any more ends at once, so that its supervisor starts it
+// anew: without a ledger the agent could promise not even a deletion.
 func TestFailedLedgerEndsTheAgent(t *testing.T) {
 	r := newRig(t)
 	before := nettest.Snapshot(t, nil).Without("sysctl")
@@ -41,7 +41,7 @@ func TestFailedLedgerEndsTheAgent(t *testing.T) {
 	if err := <-ended; !errors.Is(err, ledger.ErrFailed) {
 		t.Errorf("the agent ended with %v, want %v", err, ledger.ErrFailed)
 	}
-	// With its ledger back it goes on.
+	// An agent that has its ledger back goes on.
 	must(t, os.WriteFile(r.root.Ledger(), whole, 0o600))
 	r.bringUp()
 	defer r.close()

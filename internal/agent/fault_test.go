@@ -17,9 +17,10 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// TestFaults lets every operation of ADD, DEL, GC and a restart on the real kernel fail, and
-// lets the agent die there, before and after its effect. However each run ends: once everything
-// is deleted, the oracle finds nothing, and no address was given to a second pod.
+// TestFaults lets every operation of ADD, DEL, GC and a restart on the real kernel fail, and lets
+// the agent die there, before and after the operation's effect. However each run ends: once the
+// test has deleted everything, the oracle finds nothing, and the agent gave no address to a second
+// pod.
 func TestFaults(t *testing.T) {
 	nettest.Need(t)
 	pods := []*ns.Netns{nettest.Pod(t), nettest.Pod(t), nettest.Pod(t)}
@@ -48,7 +49,7 @@ func TestFaults(t *testing.T) {
 }
 
 // faultPairs lets somebody come in at a fault: a second DEL of each container, a drain,
-// or a sweep. It takes every third point, beginning with another each time.
+// or a sweep. faultPairs takes every third point, and begins with a random one of the first three.
 func faultPairs(t *testing.T, pods []*ns.Netns, before nettest.State) (points int) {
 	first := rand.IntN(3)
 	for name, scenario := range map[string]func(*faultRun){"ADD, DEL and GC": (*faultRun).verbs, "queue": (*faultRun).withQueue} {
@@ -58,7 +59,7 @@ func faultPairs(t *testing.T, pods []*ns.Netns, before nettest.State) (points in
 			var others sync.WaitGroup
 			others.Add(1) // for the fault, which may surface in the engine's background
 			f.plan.Beside = func(string) {
-				go func() { defer others.Done(); f.comeIn() }() // it must not keep the operation waiting
+				go func() { defer others.Done(); f.comeIn() }() // comeIn must not keep the operation waiting
 			}
 			scenario(f)
 			f.plan.Heal()
@@ -71,7 +72,7 @@ func faultPairs(t *testing.T, pods []*ns.Netns, before nettest.State) (points in
 	return points
 }
 
-// comeIn is a request or a piece of work that comes in while an operation fails.
+// comeIn makes a request, or does a piece of the agent's work, while an operation fails.
 func (f *faultRun) comeIn() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -111,14 +112,14 @@ func newFaultRun(t *testing.T, plan *fault.Plan, pods []*ns.Netns) *faultRun {
 	return f
 }
 
-// begin starts an agent under the plan; it may fail to.
+// begin starts an agent, under the plan if faulty. f.up says whether the start succeeded.
 func (f *faultRun) begin(faulty bool) {
 	f.decorate = nil
 	if faulty {
 		f.decorate = f.plan.Decorate
 	}
 	if err := f.open(); err != nil {
-		f.t.Fatalf("opening: %v", err) // no operation of the plan is in it
+		f.t.Fatalf("opening: %v", err) // the plan fails no operation of open
 	}
 	f.up = f.Restore(f.t.Context()) == nil
 }
@@ -169,9 +170,9 @@ func (f *faultRun) afterRestart() {
 	}
 }
 
-// withQueue leaves deletions to an agent that starts under the plan: of a pod
-// that its plugin has cut off, of one that it has not, and of one that the
-// ledger does not know. A successor of the first is attached in between.
+// withQueue leaves deletions of three pods to an agent that starts under the plan. The plugin has cut
+// off the first pod but not the second, and the ledger does not know the third. A successor of the
+// first pod is attached in between.
 func (f *faultRun) withQueue() {
 	f.beginWithPods()
 	link, addrs := f.linkOf("a")
@@ -187,7 +188,7 @@ func (f *faultRun) withQueue() {
 	f.core.Engine.Close()
 	must(f.t, f.core.Ledger.Commit(f.t.Context(), ledger.Forget(f.index.Container("c")[0].Owner.ID, time.Now().Add(-2*f.cooldown))))
 	f.close()
-	for _, a := range addrs { // its rest is over: the fault may come before its deletion
+	for _, a := range addrs { // the address's rest is over: the fault may come before the deletion of c
 		delete(f.given, netip.MustParseAddr(a))
 	}
 	f.begin(true)
@@ -207,7 +208,7 @@ func (f *faultRun) attach(container string, pod int, limit time.Duration) error 
 	ctx, cancel = context.WithTimeout(ctx, limit)
 	defer cancel()
 	req := request(container, f.pods[pod])
-	if container == "b" || container == "c" { // one that is repaired, and one that is adopted
+	if container == "b" || container == "c" { // the agent repairs b, and adopts c
 		req = request(container, f.pods[pod], wishedPorts(container))
 	}
 	res, err := f.tryAddUntil(ctx, req)
@@ -240,7 +241,7 @@ func (f *faultRun) delete(container string) {
 	f.settle()
 }
 
-// settle waits until no release is under way, or until the rest can never be released.
+// settle waits until no release is under way, or until the agent can never release what is left.
 func (f *faultRun) settle() {
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
 		if f.plan.IsDead() {

@@ -31,8 +31,8 @@ func fuzzed(f *testing.F) *rig {
 	return r
 }
 
-// FuzzAdd: whatever an ADD says, it is refused with a number, without a trace,
-// or has a result that CHECK agrees with, and is deleted again.
+// FuzzAdd: whatever an ADD says, the agent refuses the ADD with a number, and the ADD leaves no trace.
+// Or the ADD has a result that CHECK agrees with, and a DEL deletes the attachment again.
 func FuzzAdd(f *testing.F) {
 	r := fuzzed(f)
 	pod := nettest.Pod(f)
@@ -131,7 +131,7 @@ func FuzzFilter(f *testing.F) {
 			Address: address, State: state, Link: link,
 		}
 		listed := r.List(filter)
-		filter.State = "" // a deletion has none
+		filter.State = "" // the filter of a deletion has no state
 		want := 0
 		for _, at := range all {
 			if plainlyMatches(at, filter) {

@@ -49,7 +49,7 @@ func TestHangingAddKeepsNoDeletion(t *testing.T) {
 		l, err := c.List(t.Context(), key("bad"))
 		return err == nil && len(l) == 1 && l[0].Releasing != nil
 	})
-	for _, other := range []string{"good", "better"} { // one may be done by a sweep, which then hangs as well
+	for _, other := range []string{"good", "better"} { // a sweep may do one of the deletions, and then hang as well
 		r.enqueue(r.deletion(other, ""))
 		nettest.Eventually(t, other+" is gone", func() bool {
 			l, err := c.List(t.Context(), key(other))

@@ -21,8 +21,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// live runs the rig's agent as berthd does, until the test ends; then the rig has
-// its agent back.
+// live runs the rig's agent as berthd does, until the test ends. Then live opens the agent for the
+// rig again.
 func (r *rig) live(o Options, reload <-chan config.Reading) {
 	r.t.Helper()
 	ctx, stop := context.WithCancel(r.t.Context())
@@ -95,8 +95,8 @@ func TestHangingSweepKeepsNothingElse(t *testing.T) {
 	})
 }
 
-// A pod has a say in how long it takes to make its link again. A restart, and others'
-// mending, do not wait for it.
+// A pod has a say in how long the agent takes to make the pod's link again. A restart, and the
+// mending of other pods, do not wait for this link.
 func TestRepairsWaitForNoOtherPod(t *testing.T) {
 	r := start(t)
 	bad, good, also := nettest.Pod(t), nettest.Pod(t), nettest.Pod(t)
@@ -221,7 +221,7 @@ func TestFailedAddIsNotAnsweredAgain(t *testing.T) {
 	}
 	l.Clear()
 	r.add(request("c", pod))
-	for _, at := range r.List(api.Filter{Container: "c"}) { // the failed one may still be going
+	for _, at := range r.List(api.Filter{Container: "c"}) { // the failed attachment may still be going
 		if at.Releasing == nil && hold.ID(at.ID) == failed {
 			t.Errorf("ADD again answers %s, which has failed", failed)
 		}

@@ -22,8 +22,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// hangingCIDRs lets each Acquire of a route hang, if the CIDR has this beginning, whatever the
-// context says, until heal is closed.
+// hangingCIDRs lets each Acquire of a route hang until heal is closed, whatever the context says, if
+// the text of the route's CIDR begins with `prefix`.
 func hangingCIDRs(prefix string, heal <-chan struct{}) func(engine.Ledger, hold.Kinds) (engine.Ledger, hold.Kinds) {
 	return change(poolroute.KindName, func(k *hold.Kind) {
 		acquire := k.Acquire
@@ -37,8 +37,8 @@ func hangingCIDRs(prefix string, heal <-chan struct{}) func(engine.Ledger, hold.
 }
 
 // The agent cannot take the route of a new pool, because the kernel does not answer. This keeps
-// no pod of another pool from being deleted, neither at a start nor at a reload; and a reload
-// that hangs so can be told to end.
+// no pod of another pool from being deleted, neither at a start nor at a reload. A reload that hangs
+// so ends when its agent ends.
 func TestHangingPoolKeepsNoDeletion(t *testing.T) {
 	for name, live := range map[string]func(*rig, Options){
 		"at the start": func(r *rig, o Options) { r.live(o, nil) },
@@ -60,7 +60,7 @@ func TestHangingPoolKeepsNoDeletion(t *testing.T) {
 			r.begin()
 			r.add(request("c", nettest.Pod(t)))
 			r.close()
-			r.pools = append(r.pools, "extra=10.89.0.0/24,10.89.1.0/24,10.89.2.0/24,10.89.3.0/24") // none waits for another
+			r.pools = append(r.pools, "extra=10.89.0.0/24,10.89.1.0/24,10.89.2.0/24,10.89.3.0/24") // no route waits for another
 			o, err := r.options()
 			must(t, err)
 			heal := make(chan struct{})
@@ -77,8 +77,8 @@ func TestHangingPoolKeepsNoDeletion(t *testing.T) {
 	}
 }
 
-// However many routes of CIDRs the agent cannot look at, a sweep and a start wait for all of
-// them no longer than for one.
+// However many routes of CIDRs the agent cannot look at, a sweep and a start wait for all these
+// routes no longer than for one route.
 func TestHangingRoutesAreLookedAtTogether(t *testing.T) {
 	r := newRig(t, "default=10.88.0.0/24,10.88.1.0/24,10.88.2.0/24,fd00:88::/64")
 	var hangs atomic.Bool
@@ -103,9 +103,9 @@ func TestHangingRoutesAreLookedAtTogether(t *testing.T) {
 	nettest.Eventually(t, "the routes answer", func() bool { return r.ground.Hold(t.Context()) == nil })
 }
 
-// The agent attaches no pod to a pool whose route is not there. That holds also when the next
-// sweep finds an owner of the route in the ledger: the owner may still be trying to take the
-// route, or may have failed while its release could not be promised.
+// The agent attaches no pod to a pool whose route is not there, also when the next sweep finds an
+// owner of the route in the ledger. The agent may still try to take the owner's route, or may have
+// failed to take it and to promise the owner's release.
 func TestPoolWithoutItsRoute(t *testing.T) {
 	t.Run("hangs", func(t *testing.T) {
 		r := newRig(t, "default=10.88.0.0/24,fd00:88::/64", "extra=10.89.0.0/24")
@@ -158,7 +158,7 @@ func TestPoolWithoutItsRoute(t *testing.T) {
 type hangingTable struct {
 	kinds.Table
 	heal <-chan struct{}
-	told atomic.Pointer[nft.Ruleset] // what was written last
+	told atomic.Pointer[nft.Ruleset] // the ruleset that was written last
 }
 
 func (h *hangingTable) SetRuleset(r nft.Ruleset) error {

@@ -15,8 +15,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// A pod that is gone, with its namespace's path on a file system that hangs, keeps no
-// other pod from being cut off. It is itself released: the path is not needed.
+// A pod is gone, and its namespace's path is on a file system that hangs. The pod keeps no other
+// pod from being cut off. The agent releases the pod itself: a release does not need the path.
 func TestHangingPathKeepsNoOtherPod(t *testing.T) {
 	r := start(t)
 	dir := t.TempDir()
@@ -58,13 +58,13 @@ func TestADDCannotOpenTheNamespace(t *testing.T) {
 	}
 }
 
-// opens makes a rig's verbs open pods' network namespaces by a function of its own.
+// opens makes a rig's verbs open pods' network namespaces by the function open.
 func (r *rig) opens(open func(ns.Ref) (ns.Handle, error)) {
 	_, list := modes.List(r.core, r.node, r.ground, r.traffic, r.ports)
 	r.Agent.Verbs = verbs.New(&r.core.Core, r.index, r.drain, r.ground, list, open)
 }
 
-// openPod counts the namespaces that are open.
+// openPod is an open namespace of a pod. Its Close takes 1 from `now`, the number of open namespaces.
 type openPod struct {
 	ns.Handle
 	now *int

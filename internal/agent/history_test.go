@@ -21,7 +21,7 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// pasts returns what a rig's agent tells of a container.
+// pasts returns what the history of a rig's agent has of the attachments that f means.
 func (r *rig) pasts(f api.PastFilter) (all []api.Past) {
 	r.t.Helper()
 	reader := r.History(f)
@@ -170,11 +170,11 @@ func TestHistoryAcrossRestart(t *testing.T) {
 	}
 	r.add(request("d", nettest.Pod(t)))
 	r.del("d", true)
-	r.restart() // right behind its end, before anybody has read of it
+	r.restart() // right behind the end of d, before anybody has read of d
 	r.wantPast("d", api.AskedDelete)
 }
 
-// keepingLedger refuses to forget owners as long as it keeps them.
+// keepingLedger refuses to forget owners as long as keeps is true.
 type keepingLedger struct {
 	engine.Ledger
 	keeps *atomic.Bool
@@ -324,7 +324,7 @@ func TestHistoryOfReboot(t *testing.T) {
 	r.wantPast("c", api.AskedGone)
 }
 
-// BenchmarkPast is what it costs to write down that a pod goes, with and without the history.
+// BenchmarkPast measures what the agent's note that a pod goes costs, with and without the history.
 func BenchmarkPast(b *testing.B) {
 	for name, records := range map[string]int{"with": 10_000, "without": 0} {
 		b.Run(name, func(b *testing.B) {

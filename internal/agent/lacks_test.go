@@ -18,7 +18,7 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// poorTable is the table on a kernel that lacks something of it.
+// poorTable is the table on a kernel that lacks some features of the table.
 type poorTable struct {
 	kinds.Table
 	lacks   nft.Parts
@@ -74,8 +74,9 @@ func TestLacks(t *testing.T) {
 	}
 }
 
-// A pod that asks for a host port is refused, and not attached without it, where the kernel cannot
-// map any, or where its pool lacks the family. Others are attached.
+// Where the kernel cannot map a host port, or the pod's pool lacks the family, the agent refuses a
+// pod that asks for a host port, and does not attach the pod without the port. The agent attaches
+// other pods.
 func TestHostPortsThatCannotBe(t *testing.T) {
 	r := start(t, "default=10.88.0.0/24")
 	pod := nettest.Pod(t)

@@ -35,7 +35,7 @@ func TestServesWithoutATable(t *testing.T) {
 	r, b := startBreakable(t)
 	pod := nettest.Pod(t)
 	r.add(request("c", pod))
-	r.core.Engine.Release(t.Context(), r.ground.Owners()) // to be taken anew
+	r.core.Engine.Release(t.Context(), r.ground.Owners()) // so that the next agent has to take these holds anew
 	r.core.Engine.Wait(t.Context(), r.ground.Owners()...)
 	r.close()
 	b.set(true, "acquire", "egress", "")
@@ -110,8 +110,8 @@ func TestToldToStopWhileItRestores(t *testing.T) {
 	r.wantClean()
 }
 
-// A removal that is refused must not have written a table for no groups: it
-// would drop all packets of the node.
+// A refused removal must not have written a table for no groups: such a table would drop all packets
+// of the node.
 func TestRefusedRemovalChangesNothing(t *testing.T) {
 	r := start(t)
 	r.add(request("c", nettest.Pod(t)))
@@ -125,8 +125,8 @@ func TestRefusedRemovalChangesNothing(t *testing.T) {
 	r.bringUp()
 }
 
-// A CIDR that is back in the config while its former owner is still going has
-// an owner in the end.
+// A CIDR comes back into the configuration while the agent still releases the CIDR's former owner.
+// In the end the CIDR has an owner.
 func TestCIDRIsBackWhileItGoes(t *testing.T) {
 	let := make(chan struct{})
 	r := newRig(t, "default=10.88.0.0/24", "extra=10.89.0.0/24")
@@ -155,7 +155,8 @@ func TestCIDRIsBackWhileItGoes(t *testing.T) {
 	r.wantClean()
 }
 
-// The answer to a repeated ADD is true of the node, and not only of the ledger.
+// The answer to a repeated ADD is true of the node, and not only of the ledger: before the answer,
+// the agent mends what the attachment lacks.
 func TestRepeatedAddMends(t *testing.T) {
 	r := start(t)
 	pod, other := nettest.Pod(t), nettest.Pod(t)
@@ -192,8 +193,8 @@ func TestLostInstance(t *testing.T) {
 	must(t, os.WriteFile(r.root.Instance(), raw, 0o600))
 }
 
-// The marker has the instance as well: its file is made anew, also if it is there and empty, and the
-// pods stay; so they do if the ledger has to be rebuilt, too.
+// The marker has the instance id as well. If the id's file is gone or empty, the agent makes the file
+// anew from the marker, and the pods stay, also if somebody has to rebuild the ledger, too.
 func TestInstanceFromMarker(t *testing.T) {
 	r := start(t)
 	r.add(request("a", nettest.Pod(t)))

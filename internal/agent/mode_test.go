@@ -23,9 +23,9 @@ func (strict) Result(hold.Owner, attachment.Record) (*types100.Result, error) {
 	return nil, errors.New("it is another mode's")
 }
 
-// An attachment stays in its mode: an ADD that is repeated with another mode, which is for
-// new pods, is answered by the mode that made it. A mode that there is not is refused, and
-// the refusal says which there are.
+// An attachment stays in its mode. If a runtime repeats an ADD with another mode, the mode that made
+// the attachment answers: the other mode is for new pods. The agent refuses an unknown mode, and the
+// refusal lists the modes.
 func TestAttachmentStaysInItsMode(t *testing.T) {
 	r := start(t)
 	routed, _ := modes.List(r.core, r.node, r.ground, r.traffic, r.ports)

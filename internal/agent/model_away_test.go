@@ -44,8 +44,8 @@ func (m *agentModel) opHung() {
 	}
 }
 
-// opAway ends the agent's life; pods are deleted until its next one, others
-// come into the queue that are damaged, and its table may go.
+// opAway ends the agent's life. Before the next life begins, plugins delete pods, damaged deletions
+// come into the queue, and somebody may delete the agent's table.
 func (m *agentModel) opAway() {
 	m.finish()
 	var cut []string
@@ -70,11 +70,11 @@ func (m *agentModel) opAway() {
 	}
 }
 
-// opReboot reboots the node: of the agent its files in /var are left.
+// opReboot reboots the node: of the agent, only the files in /var are left.
 func (m *agentModel) opReboot() {
 	m.finish()
 	if c := m.one(); c != "" && m.random.IntN(2) == 0 {
-		m.pluginDelete(c) // with the last breath
+		m.pluginDelete(c) // right before the reboot
 	}
 	m.note("reboot")
 	m.deleteTable()
@@ -98,8 +98,8 @@ func (m *agentModel) opReboot() {
 	m.live(true)
 }
 
-// pluginDelete is a DEL that no agent answers: the plugin writes the deletion
-// down, and cuts the pod off if it knows its link. It returns that link.
+// pluginDelete is a DEL that no agent answers: the plugin writes the deletion down, and cuts the
+// pod off if the plugin knows the pod's link. pluginDelete returns the link of a pod that was cut off.
 func (m *agentModel) pluginDelete(c string) (cut string) {
 	b := m.attached[c]
 	link := "b" + m.core.Instance[:4] + b.id
@@ -117,7 +117,7 @@ func (m *agentModel) pluginDelete(c string) (cut string) {
 	}
 	m.note("queued: %+v", rec)
 	must(m.t, deletions.Write(m.root, rec))
-	if rec.Cut && !b.hurt { // or it may be gone
+	if rec.Cut && !b.hurt { // the link of a damaged attachment may be gone
 		m.run("ip link set " + link + " down")
 		return link
 	}
@@ -145,8 +145,7 @@ func (m *agentModel) kept(c string) string {
 	return own[len(own)-1]
 }
 
-// putGarbage puts a file into the queue that is no deletion, though it was to
-// be one, of somebody who is attached.
+// putGarbage puts a damaged deletion of an attached container into the queue.
 func (m *agentModel) putGarbage() {
 	c := m.one()
 	if c == "" {
@@ -198,7 +197,7 @@ func (m *agentModel) deleteTable() {
 	must(m.t, nft.Open(here).Delete(m.core.Instance))
 }
 
-// run runs a command on the node, agent or not.
+// run runs a command on the node, also while no agent lives.
 func (m *agentModel) run(command string) {
 	m.t.Helper()
 	f := strings.Fields(command)

@@ -15,15 +15,15 @@ import (
 // A cut that failed is tried again while another worker deletes the same link in a bulk: only
 // the kernel can say which of the two came first.
 
-// laggards let the first cuts of some owners fail, and the next ones begin with a
-// deletion of links. Their zero value does nothing.
+// laggards lets the first cut of each of some owners fail, and lets the next cut of these owners begin
+// together with a deletion of links. The zero laggards does nothing.
 type laggards struct {
 	mu       sync.Mutex
-	owners   map[hold.ID]bool // true: its first cut is yet to fail
+	owners   map[hold.ID]bool // true: the owner's first cut is yet to fail
 	deleting chan struct{}    // closed when a deletion begins
 }
 
-// errLagging is what a first cut answers.
+// errLagging is the error of an owner's first cut.
 var errLagging = errors.New("the cut lags behind")
 
 // begin makes owners laggards, and nobody else.
@@ -57,8 +57,8 @@ func (l *laggards) decorate(led engine.Ledger, ks hold.Kinds) (engine.Ledger, ho
 	return led, ks
 }
 
-// lag fails an owner's first cut, and lets a later one wait for a deletion, for a
-// moment at most.
+// lag fails an owner's first cut. lag lets a later cut of the owner wait for a deletion of links, for
+// a moment at most.
 func (l *laggards) lag(ctx context.Context, id hold.ID) error {
 	l.mu.Lock()
 	first, lags := l.owners[id]
@@ -93,8 +93,8 @@ func (l *laggards) follow(hs []hold.Hold) {
 	}
 }
 
-// opBulk deletes several containers at once, whose first cuts fail, and repeats that beside the
-// deletion of their links. No owner that the ledger has forgotten has a link.
+// opBulk deletes several containers at once. Their first cuts fail, and the agent repeats the cuts
+// beside the deletion of the links. No owner that the ledger has forgotten may have a link.
 func (m *agentModel) opBulk() {
 	m.fill()
 	var cs []string

@@ -18,8 +18,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// modelOps are the operations of the model test; the more often one is there,
-// the more often it happens.
+// modelOps lists the operations of the model test. The more often the list has an operation, the more
+// often the operation happens.
 var modelOps = []struct {
 	name string
 	do   func(*agentModel)
@@ -48,7 +48,8 @@ func (m *agentModel) request(container string, pod int, keys ...string) api.AddR
 	return req
 }
 
-// patience is how long a runtime waits; not long for what will not heal.
+// patience returns a context that lasts as long as a runtime waits: not long in a life whose fault
+// does not heal.
 func (m *agentModel) patience() (context.Context, context.CancelFunc) {
 	if m.plan.Mode == fault.FailForever {
 		return context.WithTimeout(m.ctx, time.Second)
@@ -69,8 +70,8 @@ func (m *agentModel) one() string {
 	return ""
 }
 
-// opAdd attaches a container to any pod: a new one, one that has another pod,
-// or one whose place is taken; from either pool, now and then with a wish.
+// opAdd attaches a container to any pod, from either pool, and now and then with a wish. The
+// container may be new or have another pod, and the pod may have another container.
 func (m *agentModel) opAdd() {
 	c, pod := m.container(), m.random.IntN(modelPods)
 	if m.random.IntN(3) > 0 { // most often to a pod that is free
@@ -97,7 +98,7 @@ func (m *agentModel) opAdd() {
 	switch {
 	case repeated && wish.IsValid() && !slices.Contains(cur.addrs, wish):
 		code = 7
-	case repeated: // answers the same whatever its pool
+	case repeated: // the agent gives the same answer, whatever pool the ADD names
 	case pool == "extra" && !m.extra:
 		code = 7
 	case tenant != "" && tenant != c:
@@ -105,7 +106,7 @@ func (m *agentModel) opAdd() {
 	case wish.IsValid() && m.taken(wish):
 		code = 101
 	}
-	refused := code == 7 || code == 101 && tenant != "" && tenant != c // it changes nothing
+	refused := code == 7 || code == 101 && tenant != "" && tenant != c // a refused ADD changes nothing
 	if cur != nil && !repeated && !refused {
 		delete(m.attached, c) // released before its successor is taken
 	}
@@ -119,7 +120,7 @@ func (m *agentModel) opAdd() {
 	case err == nil:
 		m.t.Errorf("ADD of %s to pod %d: %v, want code %d", c, pod, b.addrs, code)
 	case m.plan.Surfaced() != "":
-	case code == 0 && wish.IsValid() && isCode(err, 101): // of one that is just being released
+	case code == 0 && wish.IsValid() && isCode(err, 101): // the agent may still release the wish's former owner
 	default:
 		wantError(m.t, err, code, "")
 	}
@@ -141,7 +142,7 @@ func (m *agentModel) tenant(pod int) string {
 // taken reports whether an address is in use or resting.
 func (m *agentModel) taken(a netip.Addr) bool {
 	for _, b := range m.attached {
-		if slices.Contains(b.addrs, a) && !b.doomed { // or it may be free by now
+		if slices.Contains(b.addrs, a) && !b.doomed { // the address of a doomed container may be free by now
 			return true
 		}
 	}
@@ -149,7 +150,7 @@ func (m *agentModel) taken(a netip.Addr) bool {
 	return before && m.cooldown == time.Hour
 }
 
-// tryAttach does an ADD and tells the model of it.
+// tryAttach does an ADD and tells the model the result.
 func (m *agentModel) tryAttach(c string, pod int, keys ...string) (*berth, error) {
 	if m.attached[c] == nil {
 		m.unsure[c] = true
@@ -211,8 +212,8 @@ func (m *agentModel) opRepeat() {
 	}
 }
 
-// opDelete deletes in one of the ways in which runtimes and people do: known or
-// not, waiting or not, once or twice, by key, by container or by pod.
+// opDelete deletes a container, known or not, in one of the ways of runtimes and people: waiting or
+// not, once or twice, by key, by container or by pod.
 func (m *agentModel) opDelete() {
 	c := m.container()
 	if one := m.one(); one != "" && m.random.IntN(4) > 0 {
@@ -234,7 +235,7 @@ func (m *agentModel) opDelete() {
 	}
 }
 
-// insistDelete deletes until that is promised, unless the agent dies.
+// insistDelete repeats a DEL until the agent promises the deletion, or dies.
 func (m *agentModel) insistDelete(c string, wait bool) {
 	b := m.attached[c]
 	delete(m.attached, c)
@@ -283,7 +284,7 @@ func (m *agentModel) opDeleteLate() {
 	if m.random.IntN(2) == 0 {
 		filter.Link = m.kept(c)
 	}
-	_, _, err := m.Delete(m.ctx, filter, false, late) // known may be a former incarnation
+	_, _, err := m.Delete(m.ctx, filter, false, late) // the DEL may know a former attachment of c
 	if err != nil && m.plan.Surfaced() == "" || m.wanted()[c].ID != m.attached[c].id {
 		m.t.Errorf("late DEL of %s: %v; the list has %+v", c, err, m.wanted()[c])
 	}
@@ -357,7 +358,7 @@ func isCode(err error, code uint) bool {
 	return errors.As(err, &e) && e.Code == code
 }
 
-// opGC collects all but some.
+// opGC executes a GC that names most of the attached containers as valid. GC releases the others.
 func (m *agentModel) opGC() {
 	req := api.GCRequest{Network: "net"}
 	var gone []string
@@ -385,7 +386,7 @@ func (m *agentModel) opGC() {
 	}
 }
 
-// opEndPod ends a pod without a DEL; another takes its place.
+// opEndPod ends a pod without a DEL. Another pod takes the ended pod's place.
 func (m *agentModel) opEndPod() {
 	i := m.random.IntN(modelPods)
 	for _, b := range m.attached {

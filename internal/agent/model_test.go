@@ -75,7 +75,7 @@ func (b *berth) String() string {
 	return fmt.Sprintf("%s %v in %s", b.id, b.addrs, b.pod.Ref().Path)
 }
 
-// agentModel is a rig with a model of what it should have.
+// agentModel is a rig with a model of what the rig's agent should have.
 type agentModel struct {
 	*rig
 	random   *rand.Rand
@@ -86,12 +86,12 @@ type agentModel struct {
 	attached map[string]*berth // by container
 	unsure   map[string]bool   // containers to delete: nobody knows what became of them
 	given    map[netip.Addr]string
-	queued   map[string]*berth   // their deletions may wait
+	queued   map[string]*berth   // containers whose deletions may wait
 	results  map[string][]string // the links that a container's ADDs have answered, the last one last
-	damaged  int                 // files in the queue that are none
+	damaged  int                 // files in the queue that are no deletions
 	extra    bool                // the second pool is configured
 	laggards laggards            // whose cuts fail (model_bulk_test.go)
-	flushed  bool                // somebody flushed the agent's table, which it may not have noticed yet
+	flushed  bool                // somebody flushed the agent's table, and the agent may not have noticed yet
 
 	lives, killed, failed int
 	done                  map[string]int
@@ -140,7 +140,7 @@ func (m *agentModel) play(ops int) {
 	for c := range m.attached {
 		m.insistDelete(c, true)
 	}
-	if m.plan.Heal(); m.dead() { // insisting has begun lives of their own faults
+	if m.plan.Heal(); m.dead() { // insistDelete may have begun lives, each with a fault of its own
 		m.restart(false)
 	}
 	m.releaseAll()
@@ -191,7 +191,7 @@ func (m *agentModel) live(faulty bool) {
 		if err == nil && !m.dead() {
 			return
 		}
-		m.finish() // as systemd does
+		m.finish() // the next round starts another agent, as systemd does
 	}
 }
 
@@ -215,7 +215,7 @@ func (m *agentModel) finish() {
 
 func (m *agentModel) dead() bool { return m.plan.IsDead() }
 
-// note remembers what happened, to be told should the test fail.
+// note remembers what happened. A test that fails tells the last notes.
 func (m *agentModel) note(format string, args ...any) {
 	m.notes = append(m.notes, fmt.Sprintf(format, args...))
 	m.notes = m.notes[max(0, len(m.notes)-40):]
@@ -249,7 +249,7 @@ func (m *agentModel) afterRestart() {
 		delete(list, c)
 	}
 	for c, at := range list {
-		waits := m.queued[c] != nil && m.plan.Surfaced() != "" // its deletion could not be done yet
+		waits := m.queued[c] != nil && m.plan.Surfaced() != "" // the agent could not do the deletion yet
 		if !m.unsure[c] && !waits {
 			m.t.Errorf("%s is attached, and should not be: %+v", c, at)
 		}

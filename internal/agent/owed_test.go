@@ -19,11 +19,10 @@ import (
 	"github.com/berth-net/berth/internal/views"
 )
 
-// breaker makes operations of kinds fail while they are broken: also those of
-// the next agent on the same rig.
+// breaker makes the operations fail that a test has broken, also in the next agent on the same rig.
 type breaker struct {
 	mu     sync.Mutex
-	broken map[string]bool // "op kind owner", "" owner being all
+	broken map[string]bool // by "op kind owner"; an empty owner means all owners
 }
 
 func newBreaker() *breaker { return &breaker{broken: map[string]bool{}} }
@@ -50,7 +49,7 @@ func (b *breaker) err(op string, h hold.Hold) error {
 	return nil
 }
 
-// decorate puts the breaker before the kinds.
+// decorate puts the breaker before each operation of the kinds.
 func (b *breaker) decorate(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 	out := append(hold.Kinds{}, ks...)
 	for i, k := range ks {

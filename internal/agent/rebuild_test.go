@@ -33,8 +33,8 @@ func (r *rig) rebuild() (*rebuild.Rebuilt, error) {
 }
 
 // The ledger is gone, or damaged, while pods are attached. The agent refuses to start. With a
-// rebuilt ledger it knows the pods again: they can be reached all the time, are listed, checked
-// and deleted, and no other pod gets their addresses.
+// rebuilt ledger the agent knows the pods again: it lists, checks and deletes them, and no other pod
+// gets their addresses. The pods can be reached all the time.
 func TestRebuild(t *testing.T) {
 	for name, lose := range map[string]func(*rig){
 		"lost":    func(r *rig) { r.lose(false) },
@@ -46,7 +46,7 @@ func TestRebuild(t *testing.T) {
 }
 
 func testRebuild(t *testing.T, lose func(*rig)) {
-	nettest.Program(t, "ip") // skips here if it has to: no agent could clean up once its ledger is lost
+	nettest.Program(t, "ip") // a skip has to come here: no agent could clean up once its ledger is lost
 	r := start(t)
 	r.cooldown = time.Hour
 	r.restart()
@@ -168,8 +168,8 @@ func reach(t *testing.T, from *ns.Netns, res *types100.Result) {
 	}
 }
 
-// A pod whose network namespace is not found, and one whose alias is gone, stay
-// attached; the first is checked where the runtime says that it is.
+// A rebuild cannot find the network namespace of one pod, and the alias of another pod's link is
+// gone. Both pods stay attached. CHECK looks for the first pod where the runtime says that it is.
 func TestRebuildWithoutNetnsOrAlias(t *testing.T) {
 	nettest.Program(t, "ip") // as in testRebuild
 	r := start(t)
@@ -211,14 +211,14 @@ func TestRebuildWithoutNetnsOrAlias(t *testing.T) {
 	if again.Interfaces[0].Name == linkA {
 		t.Error("the same incarnation")
 	}
-	nettest.Delete(t, b) // nobody can delete it by its key
+	nettest.Delete(t, b) // nobody can delete pod b by its key
 	nettest.Eventually(t, "the link is gone with its pod", func() bool { return !r.hasLink(linkB) })
 	r.Sweep(t.Context())
 	nettest.Eventually(t, "it is forgotten", func() bool { return len(r.List(api.Filter{Link: linkB})) == 0 })
 }
 
-// A ledger that was lost when no pod was left, or only pods whose deletions
-// wait, is begun anew by itself; addresses rest first.
+// If the ledger was lost when no pod was left, or only pods whose deletions wait, the agent begins a
+// new ledger on its own. All addresses rest first.
 func TestLostLedgerOfNoPods(t *testing.T) {
 	r := start(t)
 	r.cooldown = time.Hour
@@ -234,7 +234,8 @@ func TestLostLedgerOfNoPods(t *testing.T) {
 	wantError(t, err, 100, "the ledger was lost")
 }
 
-// In another network namespace the agent cannot see the pods: that it sees none proves nothing.
+// In another network namespace the agent cannot see the pods. If it sees no pod there, this does not
+// prove that no pod is left.
 func TestLostLedgerElsewhere(t *testing.T) {
 	r := start(t)
 	r.lose(false)
@@ -250,9 +251,9 @@ func TestLostLedgerElsewhere(t *testing.T) {
 	r.bringUp()
 }
 
-// A route of a pool that no configuration has any more is kept while its pods
-// are, and while their addresses rest, which is as long as by default: what the pool
-// said was lost.
+// The agent keeps the route of a pool that no configuration has any more, as long as the pool has
+// pods, and while the pods' addresses rest. They rest for the default time, because the pool's own
+// cooldown was lost with the ledger.
 func TestRebuildFormerPool(t *testing.T) {
 	r := start(t, "default=10.88.0.0/24", "old=10.89.0.0/24")
 	pod := nettest.Pod(t)
@@ -321,8 +322,8 @@ func TestOlderLedgerAndDeletions(t *testing.T) {
 	nettest.Eventually(t, "b is gone", func() bool { return !r.hasLink(linkB) && len(r.index.All()) == 0 })
 }
 
-// Pods that were given up when their agent moved away are no reason to refuse the
-// ledger when it moves back.
+// An agent gave up its pods when it moved to another network namespace. When the agent moves back,
+// these pods are no reason to refuse the ledger.
 func TestOlderLedgerMovedBack(t *testing.T) {
 	r := start(t)
 	r.add(request("a", nettest.Pod(t)))

@@ -71,7 +71,7 @@ func TestRefusedMoveReleasesNothing(t *testing.T) {
 			switch c.name {
 			case "full disk":
 				defer r.fillDisk(dir)()
-			case "later DEL": // it spared the attachment, since it began before the first ADD, or nobody can tell
+			case "later DEL": // the DEL spared the attachment: it began before the first ADD, or nobody can tell
 				grave := ledger.Tombstone{Key: "net/a/eth0", Boot: r.core.Boot, Started: when.Started, Until: when.Deadline}
 				must(t, r.core.Ledger.Commit(t.Context(), ledger.Bury(grave)))
 			}
@@ -88,9 +88,9 @@ func TestRefusedMoveReleasesNothing(t *testing.T) {
 	}
 }
 
-// On a full disk, repeated ADDs and DELs of pods that the ledger does not have are refused once
-// they have used up their room; then the plugin queues the DELs. Each attached pod can still be
-// deleted.
+// On a full disk, the agent refuses repeated ADDs and DELs of pods that the ledger does not have, once
+// these have used up their room. Then the plugin queues the DELs. The agent can still delete each
+// attached pod.
 func TestFullDiskDeletes(t *testing.T) {
 	r := newRig(t, "default=10.88.0.0/24")
 	dir := smallDisk(t)
@@ -144,7 +144,7 @@ func (r *rig) fillDisk(dir string) func() {
 		_, err = f.Write(page)
 	}
 	var ids []hold.ID
-	for _, size := range []int{1 << 16, 1 << 10, 1} { // the room that is left for a small one is too small for a large one
+	for _, size := range []int{1 << 16, 1 << 10, 1} { // the room that is too small for a large owner may be left for a small one
 		meta := json.RawMessage(`{"sort":"` + strings.Repeat("x", size) + `"}`)
 		for err = nil; err == nil && len(ids) < 5000; {
 			id := hold.NewID()

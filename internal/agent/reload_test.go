@@ -17,8 +17,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// The log says "refused" of a new configuration if no part of it is in force. A configuration
-// that only failed in part is in force all the same.
+// The log says that a new configuration is refused if no part of the configuration is in force. A
+// configuration that only failed in part is in force all the same.
 func TestSettle(t *testing.T) {
 	r := newRig(t, "default=10.88.0.0/24")
 	b := newBreaker()
@@ -65,7 +65,7 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// beforePlan is a mode that does something each time before it claims addresses.
+// beforePlan is a mode that calls `do` each time before the mode claims addresses.
 type beforePlan struct {
 	mode.Finder
 	do func()

@@ -8,8 +8,8 @@ import (
 	"github.com/berth-net/berth/internal/daemon"
 )
 
-// Remove gives back what an agent that is not running holds itself, so that only Berth's
-// files are left on the node, without the history. Remove refuses to do that while a pod is attached.
+// Remove gives back what an agent that is not running holds itself, and removes the agent's history,
+// so that only Berth's other files are left on the node. Remove refuses to do so while a pod is attached.
 func Remove(ctx context.Context, o Options) error {
 	a, err := Open(o)
 	if daemon.Runs(err) {

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// renameLink gives a container's host veth another name, as another program may
-// at any time.
+// renameLink gives a container's host veth another name, as another program may do at any time. It
+// returns the veth's index.
 func (r *rig) renameLink(container, name string) (index int) {
 	r.t.Helper()
 	host, _ := r.linkOf(container)
@@ -23,7 +23,7 @@ func (r *rig) renameLink(container, name string) (index int) {
 	return l.Attrs().Index
 }
 
-// linkAt reports whether a link is there, whatever it is called.
+// linkAt reports whether a link has the index, whatever the link's name is.
 func linkAt(index int) bool {
 	_, err := netlink.LinkByIndex(index)
 	return err == nil
@@ -86,7 +86,7 @@ func TestSweepRemovesRenamedOrphans(t *testing.T) {
 	r.wantClean()
 }
 
-// A ledger that is made anew knows a renamed link by its alias.
+// A rebuild of the ledger knows a renamed link by the link's alias.
 func TestRebuildRenamed(t *testing.T) {
 	r := start(t)
 	pod, other := nettest.Pod(t), nettest.Pod(t)

@@ -19,7 +19,7 @@ import (
 // process is the agent of the root. The agent makes its socket, so that plugins wait
 // instead of finding nobody. It does the deletions that wait in the queue, and cuts off again
 // the owners that are being released (resume). It serves verbs, and beside them it takes again
-// what attached pods lack. It ends in the reverse order, and pods stay as they are.
+// what attached pods lack. The agent ends in the reverse order, and pods stay as they are.
 func Run(ctx context.Context, o Options, reload <-chan config.Reading) error {
 	reports := daemon.NewReports()
 	reports.Hear(&o.Options)
@@ -49,7 +49,7 @@ func (a *Agent) life(c *config.Config, reload <-chan config.Reading) daemon.Life
 		Metrics: c.Metrics,
 		Resume: func(ctx context.Context) (func(context.Context), error) {
 			mend, err := a.resume(ctx)
-			a.traffic.Unwatched() // since the last agent; Missed was called if the table differed
+			a.traffic.Unwatched() // nobody watched since the last agent; Missed was called if the table differed
 			return mend, err
 		},
 		Own: []func(context.Context){
@@ -59,9 +59,8 @@ func (a *Agent) life(c *config.Config, reload <-chan config.Reading) daemon.Life
 			a.traffic.KeepTrimmed,
 			a.mend.Keep,
 		},
-		// Deletions that were queued after the restore's drain are waiting already.
-		// Those that are queued while the agent stops may be about a pod whose ADD
-		// is under way.
+		// Deletions that a plugin queued after the restore's drain are waiting already. A deletion
+		// that a plugin queues while the agent stops may be about a pod whose ADD is under way.
 		Lasting: []func(context.Context){a.drain.Keep, a.KeepHistory},
 		Serving: func() []any { return []any{"attachments", len(a.index.All())} },
 		Later: []func(context.Context){

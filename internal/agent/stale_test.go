@@ -8,8 +8,7 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// deletionsByLink are the ways of a DEL that names a link, made at some time, to be
-// done by the agent.
+// deletionsByLink are the ways in which a DEL that names a link, and began at `w`, can reach the agent.
 var deletionsByLink = map[string]func(r *rig, container, link string, w server.When){
 	"live": func(r *rig, container, link string, w server.When) {
 		f := key(container)
@@ -34,9 +33,9 @@ var deletionsByLink = map[string]func(r *rig, container, link string, w server.W
 	},
 }
 
-// A key had two ADDs in different pods. The runtime knows only the result of the first, because
-// it died before it kept the second. Its DEL means the standing attachment, unless the second
-// ADD began after the DEL.
+// A key had two ADDs in different pods. The runtime knows only the result of the first ADD, because
+// the runtime died before it kept the second result. The runtime's DEL means the standing attachment,
+// unless the second ADD began after the DEL.
 func TestDeletionByAFormerResult(t *testing.T) {
 	for how, del := range deletionsByLink {
 		for _, late := range []bool{false, true} {
@@ -87,8 +86,8 @@ func TestDeletionByAFormerResultThatIsOwed(t *testing.T) {
 	}
 }
 
-// A result of another attachment, or of none, proves nothing: the DEL means its own key, and
-// the other attachment stays.
+// A DEL names the link of another attachment, or of none. Such a link proves nothing: the DEL means
+// the attachment with the DEL's key, and the other attachment stays.
 func TestDeletionByAWrongResult(t *testing.T) {
 	for how, del := range deletionsByLink {
 		t.Run(how, func(t *testing.T) {

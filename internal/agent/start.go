@@ -24,9 +24,9 @@ import (
 // the ledger. The agent changes nothing on the node before Restore.
 func Open(o Options) (*Agent, error) { return open(o, node.Open, false) }
 
-// open is Open on a node that openNode opens. If watches is set, the agent begins to hear
-// the kernel's news, and to list its links, before it opens the ledger. If the ledger
-// cannot be opened, that was in vain.
+// open is Open on a node that openNode opens. If watches is set, the agent begins to hear the kernel's
+// news, and to list the kernel's links, before the agent opens the ledger. If the agent cannot open
+// the ledger, this work was in vain.
 func open(o Options, openNode func() (*node.Node, error), watches bool) (*Agent, error) {
 	a, err := openRooms(o, openNode)
 	if err != nil {
@@ -133,9 +133,9 @@ func (a *Agent) openLedger() error {
 }
 
 // stays names a pod that was attached in a former epoch and whose network namespace is
-// still at its path. It returns "" if it can see no such pod. The namespace's id, which the
+// still at its path. stays returns "" if it can see no such pod. The namespace's id, which the
 // kernel never uses again, tells that the namespace is the same. Kernels before 5.14 tell no
-// id, and there nothing is certain.
+// id: there stays finds no pod.
 func (a *Agent) stays(former string) string {
 	for _, e := range a.index.All() {
 		if !e.Owner.Wanted() || e.Record.Epoch != former || e.Record.Netns.ID == 0 {
@@ -148,14 +148,14 @@ func (a *Agent) stays(former string) string {
 	return ""
 }
 
-// clearLeft removes what a lost agent's table maps to pods that are gone.
+// clearLeft removes the host ports that a lost agent's table maps to pods that are gone.
 func (a *Agent) clearLeft() {
 	if err := a.ports.ClearLeft(); err != nil {
 		a.core.Log.Error("could not remove the host ports that another agent has left; the sweep tries again", "err", err)
 	}
 }
 
-// Restore brings the node to what the ledger says. When it returns, all of that is done.
+// Restore brings the node to what the ledger says. When Restore returns, all of this is done.
 func (a *Agent) Restore(ctx context.Context) error {
 	mend, err := a.resume(ctx)
 	if err == nil {
@@ -164,10 +164,10 @@ func (a *Agent) Restore(ctx context.Context) error {
 	return err
 }
 
-// resume is what an agent does before it serves anybody. It takes what it holds itself,
+// resume is what an agent does before it serves anybody. It takes what the agent itself holds,
 // does the deletions that wait, cuts off again the owners that are being released, and
-// releases those whose home has ended. It leaves what attached pods lack to mend, which
-// runs beside the verbs, because pods have a say in how long that takes. The agent serves,
+// releases the owners whose home has ended. resume leaves what attached pods lack to `mend`, which
+// runs beside the verbs, because pods have a say in how long `mend` takes. The agent serves,
 // deletions above all, even if resume could not put something right: resume logs that, and
 // the sweep tries again.
 func (a *Agent) resume(ctx context.Context) (mend func(context.Context), err error) {

@@ -12,9 +12,9 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// Somebody else has attached a pod with an address of the pool. An ADD that fails because of
-// that leaves the stranger's connections alone, both at the ADD's undo and when the address's
-// rest ends. The agent deletes the tracked flows of the ADD's other address. Once the stranger
+// Somebody else has attached a pod with an address of the pool: a stranger. An ADD fails because of
+// the stranger, and leaves the stranger's connections alone, both at the ADD's undo and when the
+// address's rest ends. The agent deletes the tracked flows of the ADD's other address. Once the stranger
 // is gone, the agent deletes the stranger's flows, too, before it gives the address to a pod.
 func TestStrangersConnectionsStay(t *testing.T) {
 	r := newRig(t, "default=10.88.0.1/32,fd00:88::1/128")

@@ -14,8 +14,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// BenchmarkSweep is a sweep of 5,000 attachments of which nothing differs, on
-// real links: its processor time, the kernel's part included, is what counts.
+// BenchmarkSweep measures a sweep of 5,000 attachments on real links, of which nothing differs. What
+// counts is the sweep's processor time, the kernel's part included.
 func BenchmarkSweep(b *testing.B) {
 	const pods, each = 50, 100
 	r := newRig(b, "default=10.88.0.0/16")

@@ -16,7 +16,7 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// network is a CIDR as netlink has it.
+// network returns a CIDR in the form that netlink takes.
 func network(t testing.TB, cidr string) *net.IPNet {
 	t.Helper()
 	_, n, err := net.ParseCIDR(cidr)
@@ -37,7 +37,7 @@ func flushTables(t testing.TB) {
 	must(t, c.Flush())
 }
 
-// findings lists what an audit finds, "type kind" each.
+// findings lists the findings of an audit, each as "type kind".
 func (r *rig) findings() (all []string) {
 	r.t.Helper()
 	a, err := r.Audit(r.t.Context())
@@ -48,10 +48,10 @@ func (r *rig) findings() (all []string) {
 	return all
 }
 
-// Whatever somebody does to the host's side of a pod, or to what the agent has of its own, is
-// reported by an audit, and mended by a sweep: amazon-vpc-cni #1600, #3309 (rules removed by
-// others stayed away until a restart). The damage is real: the oracle sees it exactly as long
-// as the audit does. The pod can be reached afterwards.
+// Somebody damages the host's side of a pod, or what the agent itself holds. An audit reports the
+// damage, and a sweep mends it: amazon-vpc-cni #1600, #3309 (rules removed by others stayed away until
+// a restart). The damage is real: the oracle sees it exactly as long as the audit does. The pod can be
+// reached afterwards.
 func TestSweepMends(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -139,7 +139,7 @@ func TestSweepLeavesForeignRoute(t *testing.T) {
 }
 
 // Changes that a pod makes inside are the pod's own business: CHECK reports them, and no sweep
-// undoes them. Only a link that the pod deletes is made again.
+// undoes them. Only a link that the pod deletes, the agent makes again.
 func TestSweepKeepsOutOfPods(t *testing.T) {
 	r := start(t)
 	pod := nettest.Pod(t)

@@ -18,7 +18,7 @@ import (
 	"github.com/berth-net/berth/internal/routes"
 )
 
-// written is what an agent has written into its log, and the events that it has told of.
+// written holds what an agent has written into its log, and the events that the agent has told.
 type written struct {
 	mu     sync.Mutex
 	text   bytes.Buffer

@@ -11,8 +11,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// filling is connection tracking with so many entries, of 1000. What is trimmed there
-// goes to trimmed.
+// filling is connection tracking that has room for 1000 entries, and has `entries` of them. Trim
+// calls trimmed.
 type filling struct {
 	kinds.Tracked
 	entries int
@@ -25,9 +25,9 @@ func (f filling) Trim(ctx context.Context, whose map[netip.Addr]int, b conntrack
 	return f.trimmed(ctx, whose, b)
 }
 
-// Pods' entries are deleted when connection tracking is three quarters full, and not
-// before: of each attachment alike, by all of its addresses. Where there is no limit,
-// none is.
+// The agent deletes pods' entries when connection tracking is three quarters full, and not before. It
+// bounds each attachment alike, and counts the entries of all of an attachment's addresses. Where the
+// configuration sets no limit, the agent deletes no entry.
 func TestTrim(t *testing.T) {
 	for _, tt := range []struct {
 		name                 string

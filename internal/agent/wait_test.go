@@ -11,8 +11,9 @@ import (
 	"github.com/berth-net/berth/internal/turn"
 )
 
-// A deletion that waits for a pod with an owed hold keeps no place: the agent does other pods'
-// deletions meanwhile, and answers the waiting one when all of its pod is gone.
+// A deletion that waits for a pod with an owed hold takes up no place among the agent's requests. The
+// agent does other pods' deletions meanwhile, and answers the waiting deletion when all of its pod is
+// gone.
 func TestWaitingDeletionsKeepNoPlace(t *testing.T) {
 	const many = 8
 	r, b := startBreakable(t)

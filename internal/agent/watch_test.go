@@ -17,9 +17,9 @@ import (
 	"github.com/berth-net/berth/internal/node"
 )
 
-// The news that the agent hears decides when it looks at an owner's things. It never looks
-// because of its own changes, it looks later at a link that a plugin may have cut off, and it
-// looks more and more seldom at an owner whose things change again and again.
+// The news that the agent hears decides when the agent looks at an owner's things. The agent never
+// looks because of its own changes. It looks later at a link that a plugin may have cut off, and more
+// and more seldom at an owner whose things change again and again.
 func TestWatcher(t *testing.T) {
 	r := start(t)
 	pod := nettest.Pod(t)
@@ -120,7 +120,7 @@ func TestWatcherLeavesTheDead(t *testing.T) {
 	}
 }
 
-// aheadLinks counts lists that are made ahead.
+// aheadLinks counts the calls of ListAhead.
 type aheadLinks struct {
 	*link.Links
 	lists int
@@ -172,7 +172,7 @@ func TestListsAhead(t *testing.T) {
 func TestChangedWhileTheLedgerIsRead(t *testing.T) {
 	r := start(t)
 	name := r.add(request("c", nettest.Pod(t))).Interfaces[0].Name
-	r.add(request("d", nettest.Pod(t))) // of a single one nobody lists
+	r.add(request("d", nettest.Pod(t))) // for a single link the agent makes no list
 	r.close()
 	o, err := r.options()
 	must(t, err)
@@ -195,8 +195,8 @@ func TestChangedWhileTheLedgerIsRead(t *testing.T) {
 	r.wantClean()
 }
 
-// Forwarding that somebody switches off is turned on again soon, and more and more seldom if
-// somebody does it again and again. A configuration that leaves forwarding alone hears nothing.
+// If somebody switches forwarding off, the agent turns it on again soon, and later each time if
+// somebody switches it off again and again. An agent that leaves forwarding alone hears nothing of it.
 func TestWatcherForwards(t *testing.T) {
 	r := start(t, "default=10.88.0.0/24")
 	host := r.add(request("c", nettest.Pod(t))).Interfaces[0].Name

@@ -23,20 +23,20 @@ import (
 // wave has an ail and, with it, a step about the same container (wholeScript.wave): so faults
 // and interleavings, stale inputs, clock steps and hangs come in pairs.
 
-// errAil is what an operation answers that does not work for a while.
+// errAil is the error of an operation that does not work for a while.
 var errAil = errors.New("it ails")
 
 // ail is one thing that does not work.
 type ail struct {
 	op, kind string // kind: "" is any
 	c        int    // the container whose holds ail; -1: everybody's
-	times    int    // how often it fails; 0: it hangs, or fails until it is over
+	times    int    // how often the operation fails; 0: it hangs, or it fails until the ail is over
 	hangs    bool
-	deaf     bool // to the end of its context
+	deaf     bool // a hanging operation ignores the end of its context
 	over     chan struct{}
 	ended    time.Time
-	then     *ail // what ails as soon as this is over by having failed often enough
-	lost     bool // whatever hangs has ended with its program
+	then     *ail // the ail that begins when this one has failed the operation `times` times
+	lost     bool // an operation that hangs has ended with its program
 }
 
 func (x *ail) String() string {
@@ -50,12 +50,12 @@ const aFewAtOnce = 3
 type ails struct {
 	mu   sync.Mutex
 	list []*ail
-	past []*ail // lately
+	past []*ail // the ails that have ended lately
 	ever bool   // something has ailed since all was well
-	deaf bool   // and has hung without an ear for its context
+	deaf bool   // since then, an operation has hung and ignored its context
 
-	promised func(hold.ID) bool // whether an owner's release is
-	outlived sync.Map           // hold.ID: an Acquire that hangs began before its owner's release was promised
+	promised func(hold.ID) bool // reports whether an owner's release is promised
+	outlived sync.Map           // owners (hold.ID) with an Acquire that hangs, and began before the owner's release was promised
 }
 
 // begin lets something ail for a while.
@@ -98,16 +98,16 @@ func (a *ails) well() {
 	a.ever, a.deaf = len(a.list) > 0, false
 }
 
-// any reports whether something has ailed since all was well, and deafly whether it
-// has hung with no ear for its context.
+// any reports whether something has ailed since all was well. deafly reports whether an operation
+// has hung since then and ignored its context.
 func (a *ails) any() (ever, deafly bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.ever, a.deaf
 }
 
-// lately reports whether an operation ails, or has, so that it may not have been tried
-// again yet; of any kind, if kind is empty.
+// lately reports whether an operation ails, or ailed so lately that nobody may have tried it again
+// yet. An empty kind means any kind.
 func (a *ails) lately(op, kind string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -116,7 +116,8 @@ func (a *ails) lately(op, kind string) bool {
 	return slices.ContainsFunc(a.list, is) || slices.ContainsFunc(a.past, is)
 }
 
-// meet lets an operation on a container's hold ail. of returns the container.
+// meet lets an operation on a container's hold fail or hang, if an ail of the list is about this
+// operation. of returns the container.
 func (a *ails) meet(ctx context.Context, op, kind string, of func() int) error {
 	a.mu.Lock()
 	i := slices.IndexFunc(a.list, func(x *ail) bool {
@@ -159,8 +160,8 @@ func (a *ails) meet(ctx context.Context, op, kind string, of func() int) error {
 	return nil
 }
 
-// decorate puts the ails before the plan, the plan before the kinds, and the rule
-// about traffic behind both.
+// decorate puts the ails before the plan, and the plan before the kinds. It puts ruleTraffic between
+// the plan and the kinds.
 func (r *wholeRun) decorate(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 	owners := l
 	of := func(id hold.ID) func() int {
@@ -216,7 +217,7 @@ func (a *ails) infect(k *hold.Kind, of func(hold.ID) func() int) {
 		if err := a.meet(ctx, "acquire", name, of(h.Owner)); err != nil {
 			return err
 		}
-		if !before && a.promised(h.Owner) { // nobody can stop it any more: its owner's departure waits for it
+		if !before && a.promised(h.Owner) { // nobody can stop this Acquire any more: its owner's departure waits for it
 			a.outlived.Store(h.Owner, nil)
 			defer a.outlived.Delete(h.Owner)
 		}

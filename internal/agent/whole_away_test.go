@@ -15,7 +15,7 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// doAway is what happens while no agent runs, and what is done to the files of
+// doAway does the steps that happen while no agent runs, and those that change the files of
 // deletions.
 func (r *wholeRun) doAway(s wholeStep) {
 	switch s.verb {
@@ -40,7 +40,7 @@ func (r *wholeRun) doAway(s wholeStep) {
 			r.reboot()
 		}
 		r.live(true)
-	case "replay": // an agent that was killed before it removed the file; or a backup
+	case "replay": // as by an agent that was killed before it removed the file, or by a backup
 		if len(r.replays) > 0 {
 			saved := r.replays[s.n%len(r.replays)]
 			r.note("replay of %s", saved.raw)
@@ -58,12 +58,12 @@ func (r *wholeRun) doAway(s wholeStep) {
 	}
 }
 
-// reboot reboots the node: of the agent its files in /var are left.
+// reboot reboots the node: of the agent, only the files in /var are left.
 func (r *wholeRun) reboot() {
 	r.sum.boots++
 	r.started = 0
 	r.lost = nil
-	if r.world.ClockSet() { // then nothing tells how long what was released has rested
+	if r.world.ClockSet() { // then nothing tells how long a released address has rested
 		for a, was := range r.holders {
 			if !was.left.IsZero() {
 				delete(r.holders, a)
@@ -84,7 +84,7 @@ func (r *wholeRun) reboot() {
 func (r *wholeRun) pluginDelete(c, way int) {
 	b := r.leave(c)
 	if b == nil {
-		return // in an earlier try of the same step
+		return // an earlier try of the same step has deleted c
 	}
 	key := wholeKey(c)
 	rec := deletions.Record{
@@ -106,7 +106,7 @@ func (r *wholeRun) pluginDelete(c, way int) {
 	delete(r.unsure, c)
 	r.queued[c] = b
 	r.mu.Unlock()
-	cut := r.pluginCut(rec.Link, keyFor(c), b.pod, rec.Started) // what is queued does not come back
+	cut := r.pluginCut(rec.Link, keyFor(c), b.pod, rec.Started) // a pod with a queued deletion does not come back
 	if slices.Contains(cut, b.link) {
 		r.promise(b)
 	}
@@ -116,9 +116,9 @@ func (r *wholeRun) pluginDelete(c, way int) {
 	r.world.Notice()
 }
 
-// pluginCut sets down what a plugin finds of an attachment: the link that
-// prevResult names, unless it is stamped as another's, and the one that leads into
-// the pod, if it is stamped; none whose ADD began later. It returns their names.
+// pluginCut sets down the links that a plugin finds of an attachment, and returns their names. These
+// are the link that prevResult names, unless the stamp is another attachment's, and the link that leads
+// into the pod, if it has the attachment's stamp. A link whose ADD began after the DEL stays up.
 func (r *wholeRun) pluginCut(named string, k attachment.Key, pod *nodetest.Pod, started int64) (cut []string) {
 	if l, there := r.world.Link(named); there {
 		if s, ok := stamp.Parse(l.Alias); !ok || s.Is(k) && s.Start <= started {
@@ -136,7 +136,7 @@ func (r *wholeRun) pluginCut(named string, k attachment.Key, pod *nodetest.Pod, 
 	return cut
 }
 
-// save keeps a deletion's file as it is, to be found once more.
+// save keeps the bytes of a deletion's file, for a later step "replay".
 func (r *wholeRun) save(rec deletions.Record) {
 	found, err := filepath.Glob(filepath.Join(deletions.Path(r.root), fmt.Sprintf("*-%016x-*.json", rec.Started)))
 	if err != nil || len(found) == 0 {
@@ -180,7 +180,7 @@ func (r *wholeRun) emptied() bool {
 	return len(pending) == 0
 }
 
-// setAside checks that what was damaged is shown, and forgets it.
+// setAside checks that the agent shows each damaged file, and deletes these files.
 func (r *wholeRun) setAside() {
 	all, err := r.drain.Damaged()
 	if err != nil || len(all) != r.damaged {

@@ -25,10 +25,9 @@ import (
 // mostTries is how often a step is tried at most, once its faults have been healed.
 const mostTries = 10
 
-// mostRests is how often an ADD waits for addresses to be free, each time for a
-// cooldown. After the third wait faults are healed; a release may be tried again
-// only a minute later (engine.Options.MaxBackoff), and then its address rests:
-// that is four more.
+// mostRests is how often an ADD waits for free addresses, each time for a cooldown. After the third
+// wait the run heals the faults. The engine may then try a release again only a minute later
+// (engine.Options.MaxBackoff), and then the released address rests: this takes four more waits.
 const mostRests = 8
 
 // wholeSweeps is how long after a sweep the agent makes the next one.
@@ -37,15 +36,15 @@ const wholeSweeps = 10 * time.Second
 // wholeCooldown is how long addresses rest.
 const wholeCooldown = 20 * time.Second
 
-// do takes one step, again and again where it fails. It reports whether the
-// step is done; it is not when the agent has died.
+// do takes one step, and repeats a step that fails. It reports whether the step is done: a step is not
+// done if the agent has died.
 func (r *wholeRun) do(s wholeStep) bool {
 	r.note("%s", s)
 	r.mu.Lock()
 	r.sum.done[s.verb]++
 	r.mu.Unlock()
 	switch s.verb {
-	case "ail": // before the others of its wave
+	case "ail": // insist has done this step, before the others of its wave
 	case "add", "add exact", "move", "repeat":
 		return r.doAdd(s)
 	case "taken":
@@ -74,7 +73,7 @@ func (r *wholeRun) do(s wholeStep) bool {
 	case "sweep":
 		began := time.Now()
 		r.Sweep(r.ctx)
-		r.timed(s, began, 2*patient) // it may have waited for another
+		r.timed(s, began, 2*patient) // the sweep may have waited for another sweep
 	case "again":
 		return r.doAgain(s)
 	case "bulk":
@@ -114,7 +113,7 @@ func (r *wholeRun) setClock(way int) {
 	r.world.SetClock(by)
 }
 
-// when is the time of a new request. No two are at the same time.
+// when returns the time of a new request. No two requests have the same time.
 func (r *wholeRun) when() server.When {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -131,7 +130,7 @@ func wholeKey(c int) api.Filter {
 	return api.Filter{Network: "net", Container: fmt.Sprintf("c%d", c), Ifname: "eth0"}
 }
 
-// wholeRate is to how many bits a second the model limits what a container gets; 0: to none.
+// wholeRate returns the model's limit of what a container receives, in bits a second; 0: no limit.
 func wholeRate(c int) uint64 {
 	if c%2 > 0 {
 		return 0
@@ -204,14 +203,14 @@ func (r *wholeRun) doAdd(s wholeStep) bool {
 		switch {
 		case err == nil:
 			r.attach(s.c, pod, raw)
-			if former != nil && try == 0 { // or its cut may have failed
+			if former != nil && try == 0 { // at a later try, the cut of former may have failed
 				r.promise(former)
 			}
 			return true
 		case r.dead():
 			return false
 		case (isCode(err, 100) || isCode(err, 101) || isCode(err, 11)) && try < mostRests && s.verb != "repeat":
-			// All is in use or rests; or a pod that ended has it.
+			// All addresses are in use or rest, or a pod that ended has the wished address.
 			time.Sleep(wholeCooldown)
 			r.Sweep(r.ctx)
 		case r.spotless() || try > mostTries:
@@ -221,7 +220,8 @@ func (r *wholeRun) doAdd(s wholeStep) bool {
 		if try >= 2 {
 			r.cure()
 		}
-		// As a runtime may; it must, if the address that it asks for is the container's own in another pod.
+		// A runtime may send a DEL before it repeats the ADD. It must do so if it asks for an address
+		// that the container itself has in another pod.
 		if (s.n>>try&1 == 0 || try > 3) && s.verb != "repeat" && !r.insistDelete(s.c, s.n) {
 			return false
 		}
@@ -256,9 +256,9 @@ func (r *wholeRun) attach(c int, pod *nodetest.Pod, raw json.RawMessage) {
 	}
 }
 
-// kept returns the link in the result that a DEL of a container has with it: that
-// of the last ADD; of an earlier one, since the runtime died before it kept
-// another; of another container's, by mistake; or nobody's.
+// kept returns the link that a DEL of a container names in its prevResult: the link of the last ADD; of
+// an earlier ADD, because the runtime died before it kept the last result; of another container, by
+// mistake; or of nobody.
 func (r *wholeRun) kept(c, way int) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -281,7 +281,7 @@ func (r *wholeRun) kept(c, way int) string {
 	return ""
 }
 
-// refused is an ADD that must be refused with a code, and changes nothing.
+// refused sends an ADD that the agent must refuse with a code, and that changes nothing.
 func (r *wholeRun) refused(s wholeStep, at ns.Ref, code uint) bool {
 	ctx, cancel := r.patience()
 	defer cancel()
@@ -302,7 +302,7 @@ func (r *wholeRun) doLateAdd(s wholeStep) bool {
 	if !r.insistDelete(s.c, 0) {
 		return false
 	}
-	if r.world.Boottime() > early.Started+int64(server.MaxDeadline) { // its deadline has passed, says the server
+	if r.world.Boottime() > early.Started+int64(server.MaxDeadline) { // the server would say that the ADD's deadline has passed
 		return true
 	}
 	ctx, cancel := r.patience()
@@ -357,8 +357,8 @@ func (r *wholeRun) doTwins(s wholeStep) bool {
 	return true
 }
 
-// insistDelete deletes, in one of the ways in which runtimes and people do,
-// until that is promised.
+// insistDelete repeats a DEL, in one of the ways of runtimes and people, until the agent promises
+// the deletion. It returns false if the agent dies.
 func (r *wholeRun) insistDelete(c, way int) bool {
 	b := r.leave(c)
 	key := wholeKey(c)
@@ -409,7 +409,7 @@ func (r *wholeRun) deleted(c int, b *stay) {
 	}
 }
 
-// deleteUnsure deletes containers of which nobody knows what the agent's end has left.
+// deleteUnsure deletes the containers of which nobody knows whether the agent's end left them attached.
 func (r *wholeRun) deleteUnsure() {
 	for c := range wholeContainers {
 		r.mu.Lock()
@@ -434,7 +434,7 @@ func (r *wholeRun) doLateDelete(s wholeStep) bool {
 	}
 	_, _, err := r.Delete(r.ctx, filter, false, late)
 	if r.dead() {
-		return true // it may be taken for one that nobody has answered
+		return true // the DEL may count as one that no agent has answered
 	}
 	if err != nil && r.spotless() {
 		r.fail("late DEL of c%d: %v", s.c, err)
@@ -476,13 +476,13 @@ func (r *wholeRun) doGC(s wholeStep) bool {
 func (r *wholeRun) doCheck(s wholeStep) bool {
 	b := r.stands(s.c)
 	if b == nil {
-		return true // it is being done again
+		return true // the ADD of c is being done again
 	}
 	err := r.Check(r.ctx, r.ask(s, b.pod.Ref(), `,"prevResult":`+b.raw), r.when())
 	if err == nil || r.dead() || b.hurt || b.pod.Ended() {
 		return true
 	}
-	if (r.isDisturbed() || !r.spotless()) && (isCode(err, 103) || isCode(err, 11)) { // it differs, or could not be looked at
+	if (r.isDisturbed() || !r.spotless()) && (isCode(err, 103) || isCode(err, 11)) { // the attachment differs, or the agent could not look at it
 		return true
 	}
 	if _, lost := r.world.Identify(b.pod.Ref()); lost != nil && isCode(err, 103) {
@@ -530,7 +530,7 @@ func (r *wholeRun) doReload() bool {
 	}
 }
 
-// disturb is what pods and others do to the node.
+// disturb does a step that pods or other programs do to the node.
 func (r *wholeRun) disturb(s wholeStep) {
 	w := r.world
 	if s.verb == "flush" || s.verb == "unroute" {
@@ -539,7 +539,7 @@ func (r *wholeRun) disturb(s wholeStep) {
 		r.mu.Unlock()
 	}
 	switch s.verb {
-	case "end pod": // without a DEL; another one is at its path, with its inode
+	case "end pod": // without a DEL; a new pod is at the ended pod's path, with its inode
 		w.End(r.pods[s.pod])
 		r.pods[s.pod] = w.Pod(r.pods[s.pod].Ref().Path)
 	case "rebind":
@@ -592,8 +592,8 @@ func (r *wholeRun) hurt(b *stay, way int) {
 	})
 }
 
-// refuse notes the incarnations that a failed ADD has begun: the agent must not take any hold
-// of them again.
+// refuse notes the attachments that a failed ADD has begun: the agent must not take any hold of
+// these attachments again.
 func (r *wholeRun) refuse(c int, known []*attachment.Entry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -611,8 +611,8 @@ func (r *wholeRun) isPodless() bool {
 	return len(r.podless) > 0
 }
 
-// reloadBySignals hands the agent a configuration twice, as signals do, while a sweep
-// hangs: each is read, whatever else is under way.
+// reloadBySignals hands the agent a configuration twice, as signals do, while a sweep hangs. The agent
+// must take each configuration, whatever else is under way.
 func (r *wholeRun) reloadBySignals(ctx context.Context) {
 	strict := r.spotless()
 	r.ails.begin(&ail{op: "verify", kind: "flows", c: -1, hangs: true}, 3*wholeSweeps)

@@ -21,10 +21,10 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// The steps of which one half is something that fails or hangs, and the other
-// somebody who comes in between.
+// This file has the steps of two halves: an operation fails or hangs, and somebody comes in between.
 
-// sicknesses are what can ail, each with how often it is chosen.
+// sicknesses lists the possible ails. The more often the list has an ail, the more often the script
+// chooses it.
 var sicknesses = []ail{
 	{op: "cut", kind: "link", times: 1}, {op: "cut", kind: "link", times: 1},
 	{op: "cut", kind: "link", times: 2}, {op: "cut", kind: "link", hangs: true},
@@ -56,20 +56,19 @@ func (r *wholeRun) fallIll(s wholeStep) {
 	r.ails.begin(&x, lasting)
 }
 
-// cure ends all that fails or hangs.
+// cure ends all faults and ails.
 func (r *wholeRun) cure() {
 	r.plan.Heal()
 	r.ails.heal(false)
 }
 
-// spotless reports whether all has worked, in this life and since all was well.
+// spotless reports whether no operation has failed in this life, and none has ailed since all was well.
 func (r *wholeRun) spotless() bool {
 	ailed, _ := r.ails.any()
 	return !ailed && r.plan.Surfaced() == ""
 }
 
-// How long the verbs may take whatever hangs: prompt, if all that ails is nothing
-// that a verb needs; else patient.
+// How long a verb may take whatever hangs: prompt, if the verb needs nothing that ails; else patient.
 const (
 	prompt  = 6 * time.Second // a GC waits for first tries
 	patient = 75 * time.Second
@@ -99,7 +98,7 @@ func (r *wholeRun) swift() time.Duration {
 	return prompt
 }
 
-// doAgain repeats a DEL that nobody has answered, at once.
+// doAgain sends a DEL two or three times at once, as a runtime repeats a DEL that nobody has answered.
 func (r *wholeRun) doAgain(s wholeStep) bool {
 	r.leave(s.c)
 	var all sync.WaitGroup
@@ -117,7 +116,8 @@ func (r *wholeRun) doAgain(s wholeStep) bool {
 	return r.insistDelete(s.c, s.n)
 }
 
-// doBulk deletes several at once, of whom a cut fails, and repeats that.
+// doBulk deletes several containers at once, and repeats each DEL until the agent promises the deletion.
+// Some of the cuts may fail.
 func (r *wholeRun) doBulk(s wholeStep) bool {
 	if s.n&3 != 0 {
 		r.ails.begin(&ail{op: "cut", kind: "link", c: -1, times: 1 + s.n>>2%4}, wholeCooldown)
@@ -131,10 +131,10 @@ func (r *wholeRun) doBulk(s wholeStep) bool {
 	return !slices.Contains(done, false)
 }
 
-// doLateQueued executes an ADD that a queued deletion has overtaken. Its container is
-// on its way out already, and the deletion's first try may fail.
+// doLateQueued executes an ADD that a queued deletion has overtaken. The agent is already releasing
+// the ADD's container, and the first try of the queued deletion may fail.
 func (r *wholeRun) doLateQueued(s wholeStep) bool {
-	if s.n&1 == 0 { // so that its owner stays for a while
+	if s.n&1 == 0 { // so that the container's owner stays for a while
 		r.ails.begin(&ail{op: "release", kind: "flows", c: s.c}, 10*time.Second)
 	}
 	if !r.insistDelete(s.c, 0) {
@@ -156,7 +156,7 @@ func (r *wholeRun) doLateQueued(s wholeStep) bool {
 		r.fail("writing the deletion of c%d: %v", s.c, err)
 		return true
 	}
-	ctx, cancel := context.WithTimeout(r.ctx, time.Duration(s.n>>4%3)*time.Millisecond) // which may have ended
+	ctx, cancel := context.WithTimeout(r.ctx, time.Duration(s.n>>4%3)*time.Millisecond) // at 0 ms, this context has ended at once
 	err := r.drain.All(ctx)
 	cancel()
 	r.note("drain: %v", err)
@@ -191,8 +191,8 @@ func (r *wholeRun) doHurried(s wholeStep) {
 	}
 }
 
-// doAdopt deletes a pod of which the ledger knows nothing, twice and three times at
-// once: in the queue, and by the API.
+// doAdopt deletes a pod of which the ledger knows nothing, two to four times at once: by the queue,
+// and by the API.
 func (r *wholeRun) doAdopt(s wholeStep) bool {
 	id, w := hold.NewID(), r.world
 	key := keyFor(s.c)
@@ -245,7 +245,7 @@ func (r *wholeRun) doLose(s wholeStep) {
 		return
 	}
 	r.finish()
-	r.replays = nil // none is older than what is made anew
+	r.replays = nil // the new ledger knows no replay that is older than the ledger
 	for _, c := range s.cs {
 		if r.stands(c) != nil {
 			r.pluginDelete(c, 5)
@@ -298,10 +298,10 @@ func (r *wholeRun) ruleNames() {
 			if err != nil {
 				continue
 			}
-			if r.ground.Pools.PoolOf(addr) != "" { // of those alone there are figures
+			if r.ground.Pools.PoolOf(addr) != "" { // there are figures only of addresses of a pool
 				named++
 			}
-			if len(r.ground.Pools.Adopt([]netip.Addr{addr}, r.core.Clock.Now())) > 0 { // or it rests, as the figures tell
+			if len(r.ground.Pools.Adopt([]netip.Addr{addr}, r.core.Clock.Now())) > 0 { // Adopt returns the address if nobody has it in use
 				loose = append(loose, fmt.Sprintf("%s of %s", addr, o.ID))
 			}
 		}

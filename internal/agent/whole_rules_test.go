@@ -17,20 +17,20 @@ import (
 
 // The rules that always hold:
 //
-//   - an address has one owner, and is not given to another within its cooldown;
-//   - whose deletion is promised is cut off at once, and never taken again;
-//   - whom nobody has released keeps its link, its addresses and its routes,
-//     through restarts and whatever is deleted late or twice;
+//   - an address has one owner, and no other owner gets the address within its cooldown;
+//   - an attachment whose deletion is promised is cut off at once, and the agent never takes its holds
+//     again;
+//   - an attachment that nobody has released keeps its link, its addresses and its routes, through
+//     restarts and through DELs that come late or twice;
 //   - no packet takes a way that a former owner of its address has left.
 //
-// And those for when all has settled: ledger and node have what the model has,
-// and nothing else; nothing waits to be deleted, and what was damaged in the
-// queue is shown.
+// The rules for when all has settled: ledger and node have what the model has, and nothing else. No
+// deletion waits, and the agent shows each damaged file of the queue.
 
-// tenancy is who last had an address.
+// tenancy says which owner last had an address.
 type tenancy struct {
 	owner hold.ID
-	left  time.Time // when its release was last seen under way; zero: never
+	left  time.Time // when the run last saw the owner's release under way; zero: never
 	used  bool      // the node's end of the link may have been up
 }
 
@@ -40,7 +40,7 @@ func keyFor(c int) attachment.Key {
 
 func linkOf(h hold.Hold) *link.Spec { return h.Spec.(*link.Spec) }
 
-// linkRules sees everything that an agent does to a link, before it does.
+// linkRules sees everything that an agent does to a link, before the agent does it.
 func (r *wholeRun) linkRules(op string, h hold.Hold) {
 	spec := linkOf(h)
 	r.mu.Lock()
@@ -64,7 +64,7 @@ func (r *wholeRun) linkRules(op string, h hold.Hold) {
 		}
 	}
 	now := time.Now()
-	if op == "furnish" { // only from here on can the addresses be in use, and have to rest
+	if op == "furnish" { // only from here on can somebody use the addresses, so that they have to rest
 		for _, a := range spec.Addresses {
 			if was, had := r.holders[a]; had && was.owner == h.Owner {
 				was.used = true
@@ -75,7 +75,7 @@ func (r *wholeRun) linkRules(op string, h hold.Hold) {
 		}
 		return
 	}
-	if op != "acquire" { // of a link that was adopted or found the spec may lack addresses
+	if op != "acquire" { // the spec of a link that the agent adopted or found may lack addresses
 		for a, was := range r.holders {
 			if was.owner == h.Owner {
 				was.left = now
@@ -106,7 +106,7 @@ func (r *wholeRun) isPromised(id hold.ID) bool {
 	return promised
 }
 
-// promise notes that an attachment's release is promised: it is cut off.
+// promise notes that an attachment's release is promised, and checks that the attachment is cut off.
 func (r *wholeRun) promise(b *stay) {
 	r.mu.Lock()
 	r.promised[b.id] = b.link
@@ -116,7 +116,7 @@ func (r *wholeRun) promise(b *stay) {
 	}
 }
 
-// rules are checked after each wave, with whatever goes on behind the answers.
+// rules checks the rules after each wave, while work goes on behind the answers.
 func (r *wholeRun) rules() {
 	if astray := r.world.Traffic(); len(astray) > 0 {
 		r.fail("%s", strings.Join(astray, "\n"))
@@ -138,9 +138,9 @@ func (r *wholeRun) rules() {
 	}
 }
 
-// ruleCut sees that whose release is promised is cut off. A repair that looked before
-// a plugin queued its deletion, and an Acquire that is deaf to the end of its time, may
-// make such a link reachable for a moment: they cut it off again as they end.
+// ruleCut checks that each owner whose release is promised is cut off. A repair that looked before
+// a plugin queued the owner's deletion, and an Acquire that ignores the end of its context, may make
+// the owner's link reachable for a moment: they cut the link off again as they end.
 func (r *wholeRun) ruleCut() {
 	within := r.reachable()
 	if len(within) > 0 {
@@ -152,7 +152,7 @@ func (r *wholeRun) ruleCut() {
 	}
 }
 
-// reachable returns whose release is promised and who can be reached.
+// reachable returns the owners whose release is promised and whose link can be reached.
 func (r *wholeRun) reachable() []hold.ID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -193,7 +193,7 @@ func (r *wholeRun) afterRestart() {
 	for name, at := range list {
 		var c int
 		fmt.Sscanf(name, "c%d", &c)
-		if r.queued[c] != nil && !r.spotless() { // its deletion could not be done yet
+		if r.queued[c] != nil && !r.spotless() { // the agent could not do the deletion yet
 			continue
 		}
 		if !r.unsure[c] {
@@ -205,8 +205,8 @@ func (r *wholeRun) afterRestart() {
 	}
 }
 
-// settle waits until all is as it should be, and compares it with the model and its
-// script.
+// settle waits until all is as it should be, and compares the node and the agent with the model and
+// its script.
 func (r *wholeRun) settle() {
 	r.rest()
 	r.script.settled()
@@ -218,8 +218,8 @@ func (r *wholeRun) settle() {
 	r.endLost()
 }
 
-// rest ends the faults, waits until all is as it should be, and compares it with the
-// model.
+// rest ends the faults, waits until all is as it should be, and compares the node and the agent with
+// the model.
 func (r *wholeRun) rest() {
 	if r.cure(); r.dead() {
 		r.restart(false)
@@ -231,8 +231,8 @@ func (r *wholeRun) rest() {
 		time.Sleep(5 * time.Second)
 		r.Sweep(r.ctx)
 	}
-	for range 3 { // what is missing; what is left over, seen twice
-		time.Sleep(time.Second) // a worker that rests has its place in a line
+	for range 3 { // one sweep mends what is missing; the second that sees a leftover removes it
+		time.Sleep(time.Second) // so that a worker that waits gets its turn
 		r.Sweep(r.ctx)
 	}
 	r.mu.Lock()
@@ -257,7 +257,7 @@ func (r *wholeRun) rest() {
 	r.ruleNames()
 }
 
-// settled reports whether nothing is on its way out, or should be.
+// settled reports whether the agent is releasing nothing, and has nothing that it should release.
 func (r *wholeRun) settled() bool {
 	for _, o := range r.core.Ledger.Owners() {
 		if !o.Wanted() {
@@ -361,7 +361,7 @@ func (r *wholeRun) residue() {
 	}
 }
 
-// endLost ends the namespaces that nobody can find and nobody is in.
+// endLost ends the namespaces that nobody can find and that have no link.
 func (r *wholeRun) endLost() {
 	r.lost = slices.DeleteFunc(r.lost, func(p *nodetest.Pod) bool {
 		if len(p.Ends()) > 0 {
@@ -372,8 +372,8 @@ func (r *wholeRun) endLost() {
 	})
 }
 
-// finale detaches everything and removes the agent, which has ended its life, as berthd --remove
-// does (Remove): a sweep beside that would take again what it gives back. Nothing is left.
+// finale detaches everything, ends the agent's life, and removes the agent as berthd --remove does
+// (Remove): a sweep beside the removal would take again what the removal gives back. Nothing is left.
 func (r *wholeRun) finale() {
 	if r.failure != "" {
 		r.finish()

@@ -8,19 +8,18 @@ import (
 	"strings"
 )
 
-// What the model of the whole is asked: waves of steps, those of a wave at
-// once. Who is attached after each wave follows from the steps alone, whatever
-// fails, dies or is slow on the way, and however many holds a batch has.
+// A script of TestWhole is a list of waves of steps. The run takes the steps of a wave at once. Who is
+// attached after each wave follows from the steps alone, whatever fails, dies or is slow on the way, and
+// however many holds a batch has.
 
-// wholeStep is a step of a wave. All that it is about was chosen from its seed
-// and from what stood then, so that a list of seeds replays with any of them
-// left out.
+// wholeStep is a step of a wave. The script chose all fields from the wave's seed and from what was
+// attached then, so that a list of seeds can be replayed with any of the seeds left out.
 type wholeStep struct {
 	verb string
 	c    int // container
-	pod  int // its place, 0 to wholePods-1
+	pod  int // the pod's place, 0 to wholePods-1
 	pool string
-	n    int   // whichever of several ways
+	n    int   // chooses one of several ways to do the step
 	cs   []int // the containers of a gc, of a time without an agent
 }
 
@@ -34,7 +33,7 @@ const (
 	exactAddresses  = 13 // of the pool "exact"
 )
 
-// wholeVerbs are what a step can be, and how often.
+// wholeVerbs lists the verbs of steps, each as often as its weight says.
 var wholeVerbs = weighted(map[string]int{
 	"add": 150, "add exact": 30, "move": 25, "repeat": 30, "taken": 15, "no pool": 3, "no netns": 5, "late add": 10, "race": 25, "twins": 15,
 	"delete": 110, "delete unknown": 8, "late delete": 15, "gc": 15,
@@ -54,7 +53,7 @@ func weighted(weights map[string]int) []string {
 
 // wholeBerth is what the script knows of an attached container.
 type wholeBerth struct {
-	pod    int // its place; -1: nowhere any more, though its namespace is there
+	pod    int // the pod's place; -1: no path leads to the pod any more, though its namespace is there
 	pool   string
 	exact  int  // which address of the pool "exact"
 	hurt   bool // somebody has damaged it
@@ -66,7 +65,7 @@ type wholeScript struct {
 	*rand.Rand
 	attached map[int]wholeBerth
 	extra    bool // the second pool is configured
-	alone    bool // the wave's step goes by itself
+	alone    bool // the wave's step is the only one of the wave
 	mending  bool // a step of the wave mends what is not as it should be
 	cutting  bool // a plugin cuts somebody off, and has not yet written that down
 	busyC    map[int]bool
@@ -102,15 +101,15 @@ func (s *wholeScript) wave(seed uint64) []wholeStep {
 	return wave
 }
 
-// step chooses what a step is about; false if there is nothing.
+// step chooses what a step is about. It returns false if there is nothing that the step can be about.
 func (s *wholeScript) step(st wholeStep, first bool) (wholeStep, bool) {
 	switch st.verb {
 	case "check", "status", "sweep", "stray", "garbage", "unroute", "set clock":
 		if st.verb == "check" {
 			return st, s.pick(&st.c, true)
 		}
-		// A sweep that has just seen what a plugin does takes it back, for a
-		// moment: the queue wakes the agent.
+		// A sweep that has just seen a plugin's cut undoes the cut for a moment, until the queue
+		// wakes the agent.
 		if st.verb == "sweep" && s.cutting {
 			return st, false
 		}
@@ -150,7 +149,7 @@ func (s *wholeScript) step(st wholeStep, first bool) (wholeStep, bool) {
 		if !s.pick(&st.c, true) || !s.pickPod(&st.pod) {
 			return st, false
 		}
-		s.busyPod[s.attached[st.c].pod] = true // it is free after this wave
+		s.busyPod[s.attached[st.c].pod] = true // the pod's place is free after this wave
 		s.attached[st.c] = wholeBerth{pod: st.pod, pool: st.pool}
 		return st, true
 	case "taken": // somebody else's place
@@ -168,7 +167,7 @@ func (s *wholeScript) step(st wholeStep, first bool) (wholeStep, bool) {
 			return st, false
 		}
 		b := s.attached[st.c]
-		if st.verb == "repeat" { // which mends it
+		if st.verb == "repeat" { // the repeated ADD mends the attachment
 			b.hurt = false
 			s.attached[st.c] = b
 		}
@@ -187,14 +186,14 @@ func (s *wholeScript) step(st wholeStep, first bool) (wholeStep, bool) {
 			return st, false
 		}
 		s.cutting = s.cutting || st.verb == "hung"
-		s.busyPod[s.attached[st.c].pod] = true // it is free after this wave
+		s.busyPod[s.attached[st.c].pod] = true // the pod's place is free after this wave
 		delete(s.attached, st.c)
 		return st, true
 	}
 	panic("no such verb: " + st.verb)
 }
 
-// aloneStep is a step that others at once would be in the way of.
+// aloneStep is step for a verb whose step has to be the only one of its wave.
 func (s *wholeScript) aloneStep(st wholeStep) (wholeStep, bool) {
 	switch st.verb {
 	case "reload":
@@ -209,7 +208,7 @@ func (s *wholeScript) aloneStep(st wholeStep) (wholeStep, bool) {
 	case "adopt":
 		return st, s.pick(&st.c, false)
 	case "lose":
-		s.settled() // first
+		s.settled() // a loss waits first until all has settled
 		for _, b := range s.attached {
 			if b.pod < 0 && !b.doomed || b.pool == "extra" && !s.extra { // what the kernel does not tell
 				return st, false
@@ -233,10 +232,10 @@ func (s *wholeScript) aloneStep(st wholeStep) (wholeStep, bool) {
 				s.attached[c] = b
 			}
 		}
-	case "rebind": // the path leads to another pod; the one that was there lives on
+	case "rebind": // the path leads to another pod; the former pod lives on
 		st.pod = s.IntN(wholePods)
 		for _, b := range s.attached {
-			if b.pod == st.pod && b.hurt { // what it lacks could not be told from its end
+			if b.pod == st.pod && b.hurt { // a pod without a path cannot be asked what it lacks
 				return st, false
 			}
 		}
@@ -250,8 +249,8 @@ func (s *wholeScript) aloneStep(st wholeStep) (wholeStep, bool) {
 	return st, true
 }
 
-// settled tells the script that all has settled: what was doomed is gone, and
-// what was hurt is well.
+// settled tells the script that all has settled: doomed attachments are gone, and damaged ones are
+// mended.
 func (s *wholeScript) settled() {
 	for c, b := range s.attached {
 		if b.doomed {
@@ -263,7 +262,7 @@ func (s *wholeScript) settled() {
 	}
 }
 
-// some chooses every nth of those that are attached.
+// some chooses each attached container with a chance of 1 in n.
 func (s *wholeScript) some(n int) []int {
 	var cs []int
 	for _, c := range slices.Sorted(maps.Keys(s.attached)) {
@@ -289,11 +288,11 @@ func (s *wholeScript) pick(c *int, attached bool) bool {
 	})
 }
 
-// pickAny chooses a container that something ails, for a step of the same wave to be
-// about.
+// pickAny chooses a container whose holds are to ail. A later step of the same wave is about this
+// container, too.
 func (s *wholeScript) pickAny(c *int) bool {
 	*c = s.IntN(wholeContainers)
-	if _, is := s.attached[*c]; !is && s.IntN(3) > 0 { // rather one who has something
+	if _, is := s.attached[*c]; !is && s.IntN(3) > 0 { // rather a container that is attached
 		for other := range wholeContainers {
 			if _, is := s.attached[other]; is && s.IntN(4) == 0 {
 				*c = other
@@ -304,7 +303,7 @@ func (s *wholeScript) pickAny(c *int) bool {
 	return true
 }
 
-// pair chooses what is done to the container that something ails.
+// pair chooses the verb of a step about the container whose holds ail.
 func (s *wholeScript) pair() string {
 	verbs := []string{"add", "add", "race", "twins", "late add", "late queued", "ail"}
 	if _, is := s.attached[s.about]; is {
@@ -323,7 +322,7 @@ func (s *wholeScript) freeExact(n int) bool {
 	return true
 }
 
-// pickWell chooses a container that is attached in a pod that can be found.
+// pickWell chooses a container that is attached in a pod with a path.
 func (s *wholeScript) pickWell(c *int) bool {
 	return s.pickOne(c, wholeContainers, s.busyC, func(i int) bool {
 		b, is := s.attached[i]
@@ -358,7 +357,7 @@ func (s *wholeScript) pickOne(i *int, n int, busy map[int]bool, ok func(int) boo
 	return false
 }
 
-// state is who is attached, in words that do not depend on chance.
+// state says who is attached, in words that do not depend on chance.
 func (s *wholeScript) state() string {
 	var lines []string
 	for c, b := range s.attached {

@@ -31,8 +31,8 @@ import (
 
 var wholeFlag = flag.Int("whole", 50_000, "operations of the model of the whole, over all its runs")
 
-// wholeShapes are the batch sizes, and how many releases run at once, under
-// which each script must end in the same states; 0 is what the kind says.
+// wholeShapes lists sizes of batches, and numbers of releases that run at once. Under each of these,
+// a script must end in the same states. 0 means the kind's own number.
 var wholeShapes = []struct{ batch, flight int }{{0, 0}, {1, 1}, {1, 32}, {3, 2}}
 
 // wholeWaves is how many waves a script has: some 3,000 steps.
@@ -50,7 +50,7 @@ const wholeWaves = 1500
 func TestWhole(t *testing.T) {
 	seed := cmp.Or(*seedFlag, uint64(time.Now().UnixNano()))
 	t.Logf("replay with -run TestWhole -seed %d -whole %d", seed, *wholeFlag)
-	defer debug.SetGCPercent(debug.SetGCPercent(800)) // a third of the time else
+	defer debug.SetGCPercent(debug.SetGCPercent(800)) // without this, a third of the time goes into garbage collection
 	began := time.Now()
 	w := &wholes{seed: seed}
 	t.Run("scripts", func(t *testing.T) {
@@ -67,7 +67,7 @@ func TestWhole(t *testing.T) {
 	}
 }
 
-// wholes is what several workers play scripts for.
+// wholes is what the workers of TestWhole share.
 type wholes struct {
 	seed uint64
 
@@ -111,7 +111,7 @@ func (w *wholes) work(t *testing.T) {
 	}
 }
 
-// wholeSeeds are those of a script's waves.
+// wholeSeeds returns the seeds of a script's waves.
 func wholeSeeds(seed uint64, script int) []uint64 {
 	random := rand.New(rand.NewPCG(seed, uint64(script)))
 	seeds := make([]uint64, wholeWaves)
@@ -151,7 +151,7 @@ type wholeRun struct {
 	confs  map[bool]*config.Config // by whether the extra pool is in it
 	shape  int
 	script *wholeScript
-	random *rand.Rand // of the wave, for what the states do not depend on
+	random *rand.Rand // from the wave's seed, for choices that the states do not depend on
 
 	plan  *fault.Plan
 	ails  ails
@@ -160,10 +160,10 @@ type wholeRun struct {
 	watch sync.WaitGroup
 
 	pods [wholePods]*nodetest.Pod
-	lost []*nodetest.Pod // their paths lead elsewhere
+	lost []*nodetest.Pod // pods whose paths lead elsewhere
 
 	mu       sync.Mutex
-	started  int64 // of the last request
+	started  int64 // when the last request began
 	standing map[int]*stay
 	unsure   map[int]bool // containers to delete: nobody knows what became of them
 	promised map[hold.ID]string
@@ -172,10 +172,10 @@ type wholeRun struct {
 	results  map[int][]string // the links that a container's ADDs have answered, the last one last
 	replays  []savedFile
 	damaged  int
-	// disturbed says that a thing may be missing which all pods need.
+	// disturbed says that a thing that all pods need may be missing.
 	disturbed bool
-	podless   map[hold.ID]bool // made anew from the kernel, which does not tell their pods
-	refusals  map[hold.ID]bool // of ADDs that this life has answered with an error
+	podless   map[hold.ID]bool // owners that a rebuild made from the kernel, which does not tell their pods
+	refusals  map[hold.ID]bool // owners of ADDs that this life has answered with an error
 	reloads   chan config.Reading
 
 	failure string
@@ -192,9 +192,9 @@ type stay struct {
 	raw     string
 	addrs   []netip.Addr
 	pod     *nodetest.Pod
-	started int64 // of the first ADD that made it
+	started int64 // when the ADD that made the attachment began
 	hurt    bool  // somebody has damaged it
-	anew    bool  // made anew from the kernel: every deletion comes after its ADD
+	anew    bool  // a rebuild made it from the kernel: every deletion comes after its ADD
 }
 
 // playWhole plays a script in a bubble of synctest.
@@ -249,18 +249,18 @@ func (r *wholeRun) play(seeds []uint64) {
 		if r.played = i + 1; r.failure != "" {
 			break
 		}
-		if seed%2 == 0 { // or what goes on behind the answers meets the next wave
+		if seed%2 == 0 { // otherwise the work that goes on behind the answers meets the next wave
 			time.Sleep(time.Duration(r.script.Int64N(int64(3 * time.Second))))
 		}
 	}
 	r.finale()
-	// By then work has ended for which nobody waits: a pause before a commit, and the work that
-	// the agent did aside when it was closed (ground.aside).
+	// After this minute the work for which nobody waits has ended: a pause before a commit, and the
+	// work that the agent did aside when it was closed (ground.aside).
 	time.Sleep(time.Minute)
 }
 
-// insist takes a wave's steps at once, and those that the agent's end has left
-// undone again in its next life.
+// insist takes a wave's steps at once. If the agent dies, insist takes the steps that are not done
+// again in the agent's next life.
 func (r *wholeRun) insist(wave []wholeStep) {
 	for r.failure == "" {
 		done := make([]bool, len(wave))
@@ -291,8 +291,8 @@ func (r *wholeRun) insist(wave []wholeStep) {
 	}
 }
 
-// live starts an agent. If it is a faulty one, an operation of it will fail or
-// be its last; dying at its start, it is started again.
+// live starts an agent. An operation of a faulty agent will fail, or be the agent's last. If the agent
+// dies at its start, live starts it again.
 func (r *wholeRun) live(faulty bool) bool {
 	for try := 0; r.failure == ""; try++ {
 		modes := fault.Modes()
@@ -372,7 +372,7 @@ func (r *wholeRun) options() Options {
 	}
 }
 
-// finish ends the agent's life, in whatever it is doing.
+// finish ends the agent's life, whatever the agent is doing.
 func (r *wholeRun) finish() {
 	switch {
 	case r.dead():
@@ -397,7 +397,7 @@ func (r *wholeRun) restart(faulty bool) {
 
 func (r *wholeRun) dead() bool { return r.plan.IsDead() }
 
-// fail ends the run. What was the first to go wrong is told.
+// fail ends the run. The run tells only the first failure.
 func (r *wholeRun) fail(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -406,7 +406,7 @@ func (r *wholeRun) fail(format string, args ...any) {
 	}
 }
 
-// note remembers what happened, to be told should the run fail.
+// note remembers what happened. A run that fails tells the last notes.
 func (r *wholeRun) note(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -418,13 +418,13 @@ func (r *wholeRun) note(format string, args ...any) {
 	}
 }
 
-// note is told only should the run fail.
+// note is something that happened. Only a run that fails tells its notes.
 type note struct {
 	format string
 	args   []any
 }
 
-// story is what happened last.
+// story returns the notes of what happened last.
 func (r *wholeRun) story() string {
 	var all strings.Builder
 	for _, n := range r.notes {
@@ -454,7 +454,7 @@ func (s wholeSum) String() string {
 		s.steps, s.done, s.lives, s.killed, s.failed, s.boots)
 }
 
-// enough fails a test whose runs have left something out.
+// enough fails a test whose runs have left out a verb, or had too few kills and faults.
 func (s wholeSum) enough(t *testing.T) {
 	for _, verb := range wholeVerbs {
 		if s.done[verb] == 0 {

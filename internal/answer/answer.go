@@ -1,5 +1,5 @@
 // Package answer gives the errors of the rooms below their CNI numbers (CNI 1.1, section
-// 5). It is the only place that does so.
+// 5). An error that has a number already keeps it.
 package answer
 
 import (

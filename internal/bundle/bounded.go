@@ -24,7 +24,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 	case b.ended:
 	case b.tail:
 		b.kept = append(b.kept, p...)
-		// To cut whenever there is twice as much costs less than at each write.
+		// To cut only when there is twice as much as max costs less than to cut at each write.
 		if len(b.kept) > 2*b.max {
 			b.trim()
 		}

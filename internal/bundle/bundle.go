@@ -42,7 +42,7 @@ type file struct {
 }
 
 // Write gathers all parts at once, and writes them as a gzipped tar archive with a README in
-// front. All files of the archive are in a folder. Its error is one of w.
+// front. All files of the archive are in a folder. An error of Write is an error of w.
 func Write(ctx context.Context, w io.Writer, folder string, now time.Time, about string, parts []Part) error {
 	var (
 		files     = make([]file, len(parts))

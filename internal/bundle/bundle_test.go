@@ -78,7 +78,7 @@ func TestWrite(t *testing.T) {
 				return nil
 			}},
 			{Name: "late", Limit: time.Minute, Write: func(ctx context.Context, _ io.Writer) error {
-				select { // its context ends a moment before others stop waiting for it, or after
+				select { // the part's context ends a moment before Write stops waiting for the part, or after
 				case <-ctx.Done():
 				case <-released:
 				}

@@ -53,8 +53,8 @@ type Tracing struct {
 
 // History says how much is kept of attachments that are gone.
 type History struct {
-	Records int           // 0: nothing
-	Age     time.Duration // since the attachment ended
+	Records int           // how many records are kept; 0: none
+	Age     time.Duration // how long a record is kept, since its attachment ended
 }
 
 // Ports is a range of ports, both ends included.

@@ -278,8 +278,8 @@ func TestLoadRefuses(t *testing.T) {
 	}
 }
 
-// One pod may have half of masquerade's ports. All ports from 1024 on go with any limit, the default
-// one and no limit at all included.
+// One pod may have half of masquerade's ports. The range of all ports from 1024 on goes with any limit
+// of connections, also with the default limit and with no limit at all.
 func TestConnectionsWithPorts(t *testing.T) {
 	for _, text := range []string{
 		"connections: 512\nmasquerade: {ports: 20000-21023}", "connections: 0\nmasquerade: {ports: 20000-21023}",

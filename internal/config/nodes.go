@@ -18,7 +18,7 @@ type said[T any] struct {
 	line  int
 }
 
-// or returns the file's value or, if there is none, otherwise.
+// or returns the file's value, or its parameter if the file lacks the value.
 func (s said[T]) or(otherwise T) T {
 	if s.value != nil {
 		return *s.value
@@ -120,7 +120,7 @@ func (r *reader) merge(n *yaml.Node, example string, known map[string]take) {
 	})
 }
 
-// list reads a list, and each of its values by one.
+// list reads a list. The function `one` returns the take that reads a value of the list.
 func list[T any](s *said[[]said[T]], example string, one func(*said[T]) take) take {
 	return func(r *reader, n *yaml.Node) {
 		if n.Kind != yaml.SequenceNode {

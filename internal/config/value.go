@@ -23,7 +23,7 @@ const (
 	maxHistory     = 100_000 // records, of 1 KB
 	minConnections = 64
 	maxConnections = 1 << 24
-	minPort        = 1024 // a server may believe that a client with a port below is root
+	minPort        = 1024 // a server may believe that a client with a port below this one is root
 	minPorts       = 1024 // that masquerade needs
 )
 
@@ -63,7 +63,7 @@ func parseCIDR(s string) (netip.Prefix, error) {
 	return netip.Prefix{}, fmt.Errorf("%.80q is not a CIDR, such as 10.88.0.0/16", s)
 }
 
-// parse reads the duration of a key; otherwise is the duration if the file lacks the key.
+// parse reads the duration of a key. If the file lacks the key, parse returns its parameter `otherwise`.
 func (b bounds) parse(key string, s said[string], otherwise time.Duration) (time.Duration, error) {
 	if s.value == nil {
 		return otherwise, nil
@@ -79,9 +79,9 @@ func (b bounds) parse(key string, s said[string], otherwise time.Duration) (time
 }
 
 // checkPorts refuses a range of ports for masquerade if one pod may take more than half of the
-// range for one destination. All ports from 1024 on go with any limit: the default one is 512 more
-// than half of them, and an operator who wants more connections for pods with many destinations has
-// no more ports to give.
+// range for one destination. The range of all ports from 1024 on goes with any limit of connections:
+// the default limit is 512 more than half of this range, and an operator who wants more connections
+// for pods with many destinations has no more ports to give.
 func (c *Config) checkPorts() error {
 	p := c.Masquerade.Ports
 	half := p.Len() / 2

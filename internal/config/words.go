@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// slips has clearer texts for the YAML package's errors about common slips. They are found
-// by the package's text alone: a text that is no YAML has no nodes.
+// slips has clearer texts for the YAML package's errors about common slips. slip finds such an error by
+// its text alone: a text that is no YAML has no nodes.
 var slips = map[string]string{
 	"mapping values are not allowed in this context": "is a space missing after a colon, or a line indented too far?",
 	"did not find expected ',' or ']'":               "a [ without its ]",
@@ -44,7 +44,7 @@ func slip(err error, lines []string) error {
 }
 
 // line returns the line that an error of the YAML package names. The package names no line
-// if it is the first.
+// if the slip is in the first line.
 func line(s string) int {
 	if m := lineOf.FindStringSubmatch(s); m != nil {
 		if n, err := strconv.Atoi(m[1]); err == nil && n > 0 {

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// The names of containerd's CRI plugin: of configurations of version 1 and 2, and from 3 on.
+// The names of containerd's CRI plugin in configurations of version 1, of version 2, and from version
+// 3 on.
 const (
 	criV1 = "cri"
 	criV2 = "io.containerd.grpc.v1.cri"
@@ -17,7 +18,7 @@ const (
 
 // containerdFile is the part of a file of containerd's configuration that matters here.
 type containerdFile struct {
-	Version  int      `toml:"version"` // of the file's form; none is 1
+	Version  int      `toml:"version"` // of the file's form; a file without a version has version 1
 	Imports  []string `toml:"imports"`
 	Disabled []string `toml:"disabled_plugins"`
 	Plugins  struct {
@@ -52,8 +53,8 @@ type setting struct {
 	handlers          map[string]string
 }
 
-// containerd reads the configuration that begins with a file, which need not be there. major
-// returns the version of the program, 1 or 2, which read the same files differently.
+// containerd reads the configuration that begins with a file, which need not be there. major returns
+// the major version of the program: containerd 1 and containerd 2 read the same files differently.
 func containerd(name, path string, major func() int) (Runtime, error) {
 	r := Runtime{Name: name, Files: []string{}, MaxConf: 1, Loopback: true}
 	var s setting
@@ -96,7 +97,7 @@ func containerd(name, path string, major func() int) (Runtime, error) {
 	return r, nil
 }
 
-// criFile is a file of the configuration, with the one table that counts of it.
+// criFile is a file of the configuration, with the only table of the file that counts.
 type criFile struct {
 	containerdFile
 	path  string
@@ -104,8 +105,8 @@ type criFile struct {
 	table *criTable // nil if the file says nothing about CRI
 }
 
-// containerdFiles reads a file, what it imports, and what that imports, in containerd's order: all
-// of one file's imports before theirs. Each file is read once.
+// containerdFiles reads a file, the files that it imports, and the files that these import, in
+// containerd's order: all imports of one file come before their own imports. Each file is read once.
 func containerdFiles(first string, major func() int) (all []criFile, err error) {
 	seen, program := map[string]bool{}, 0
 	for pending := []string{first}; len(pending) > 0; pending = pending[1:] {
@@ -117,7 +118,7 @@ func containerdFiles(first string, major func() int) (all []criFile, err error) 
 		if err := read(f.path, &f.containerdFile); err != nil {
 			return nil, fmt.Errorf("reading containerd's configuration: %w", err)
 		}
-		if program == 0 { // the first file may tell by itself
+		if program == 0 { // the first file may tell the program's version: only containerd 2 takes version 3
 			if program = 2; f.Version < 3 {
 				program = major()
 			}
@@ -133,8 +134,8 @@ func containerdFiles(first string, major func() int) (all []criFile, err error) 
 	return all, nil
 }
 
-// choose returns the table that containerd goes by. In a file of version 2 containerd 2 also knows
-// the name of version 3; it takes over no folders from a file of version 1 (2.1.4).
+// choose returns the table that containerd goes by. In a file of version 2, containerd 2 also knows
+// the name of version 3. containerd 2.1.4 takes over no folders from a file of version 1.
 func (f criFile) choose() *criTable {
 	switch {
 	case f.major >= 2 && f.Version == 2:
@@ -149,9 +150,9 @@ func (f criFile) choose() *criTable {
 	return nil
 }
 
-// imported returns the paths of the files that a file imports. Relative ones are relative to the
-// file's folder; but containerd 1 takes a relative pattern as one of its working folder, which is
-// / under systemd.
+// imported returns the paths of the files that a file imports. A relative path is relative to the
+// file's folder. But containerd 1 takes a relative pattern as relative to containerd's working folder,
+// which is / under systemd.
 func (f criFile) imported() (all []string, err error) {
 	for _, path := range f.Imports {
 		pattern := strings.Contains(path, "*")
@@ -175,9 +176,9 @@ func (f criFile) imported() (all []string, err error) {
 	return all, nil
 }
 
-// add lets a file's table count over those before it. For containerd 1 it replaces all that others
-// said about the CRI plugin; containerd 2 goes key by key, and makes bin_dirs of the bin_dir of a
-// file of version 2.
+// add lets a file's table count over the tables of earlier files. For containerd 1 the table replaces
+// all that earlier files said about the CRI plugin. containerd 2 goes key by key, and makes bin_dirs
+// of the bin_dir of a file of version 2.
 func (s *setting) add(f criFile) {
 	if f.table == nil {
 		return
@@ -207,7 +208,7 @@ func (s *setting) add(f criFile) {
 			s.handlers[name] = clean([]string{h.ConfDir})[0]
 		}
 	}
-	if f.major < 2 { // it knows no other keys
+	if f.major < 2 { // containerd 1 knows no other keys
 		return
 	}
 	if len(t.BinDirs) > 0 {

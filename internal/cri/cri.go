@@ -28,7 +28,7 @@ type Runtime struct {
 	// runtime that has none, and goes by its defaults.
 	Files   []string `json:"files"`
 	BinDirs Dirs     `json:"binDirs"`
-	ConfDir Dirs     `json:"confDir"` // one
+	ConfDir Dirs     `json:"confDir"` // a single folder
 	// MaxConf is how many networks the runtime gives to each pod: the first ones of ConfDir by the
 	// names of their files; 0: all.
 	MaxConf int `json:"maxConf"`
@@ -67,7 +67,7 @@ func (r Runtime) Has(plugin string) bool {
 	return slices.ContainsFunc(r.BinDirs.Paths, func(dir string) bool { return exists(filepath.Join(dir, plugin)) })
 }
 
-// clean makes folders comparable: CRI-O's end with a slash. A relative one is below /, where
+// clean makes folders comparable: CRI-O's paths end with a slash. A relative path is below /, where
 // systemd starts a runtime.
 func clean(dirs []string) (all []string) {
 	for _, d := range dirs {

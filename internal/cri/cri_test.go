@@ -228,7 +228,7 @@ func TestCRIO(t *testing.T) {
 	}
 }
 
-// All runtimes of a node are found: by their configuration, or by their program.
+// Find finds all runtimes of a node: by their configuration, or by their program.
 func TestFind(t *testing.T) {
 	for name, test := range map[string]struct {
 		files files
@@ -255,7 +255,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// A runtime can be named, with a file of its own.
+// Read reads the runtime that its argument names, also with a configuration file of its own.
 func TestRead(t *testing.T) {
 	dir := plant(t, files{"etc/containerd/config.toml": debian12, "k0s.toml": v3 + "bin_dirs = ['/k0s']\n"})
 	n := Node{Host: dir}
@@ -279,7 +279,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// The folder of a plugin is the one that the runtime takes it from.
+// Bin returns the folder from which the runtime takes a plugin.
 func TestBin(t *testing.T) {
 	dir := plant(t, files{"b/berth-cni": "", "c/berth-cni": "", "c/loopback": ""})
 	r := Runtime{BinDirs: Dirs{Paths: []string{dir + "/a", dir + "/b", dir + "/c"}}}

@@ -21,8 +21,8 @@ const (
 // kind is a runtime that Berth knows.
 type kind struct {
 	name     string
-	config   string   // its configuration
-	programs []string // any of which tells that the runtime is there, even if it has no configuration
+	config   string   // the path of its configuration
+	programs []string // each of these tells that the runtime is there, even if the runtime has no configuration
 	read     func(path string) (Runtime, error)
 }
 
@@ -121,7 +121,8 @@ func (n Node) has(program string) bool { return n.program(program) != "" }
 const askWithin = 5 * time.Second
 
 // major returns containerd's major version, by asking the program: a configuration of version 2 may
-// be for containerd 1 or 2. Without an answer it is 1, for which these configurations are made.
+// be for containerd 1 or 2. Without an answer major returns 1, for which configurations of version 2
+// are made.
 func (n Node) major() int {
 	path := n.program("containerd")
 	if path == "" {

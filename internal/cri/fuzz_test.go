@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Whatever is in a configuration, it is read, or refused with a path; and the runtime always
-// has folders for plugins and networks, with absolute paths.
+// Whatever is in a configuration, the package reads the configuration, or refuses it with a path. The
+// runtime always has folders for plugins and networks, with absolute paths.
 func FuzzRead(f *testing.F) {
 	for _, test := range containerds {
 		for _, text := range test.files {

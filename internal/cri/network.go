@@ -25,7 +25,7 @@ type Network struct {
 // Plugin is a plugin's part of a network's configuration.
 type Plugin struct {
 	Type         string          `json:"type"`
-	Root         string          `json:"root"` // this and the next: Berth's
+	Root         string          `json:"root"` // Root and Pool are keys of Berth's plugin
 	Pool         string          `json:"pool"`
 	Capabilities map[string]bool `json:"capabilities"`
 
@@ -61,8 +61,8 @@ func (n Network) Plugin(kind string) (Plugin, bool) {
 	return n.Plugins[i], true
 }
 
-// Refused says why Berth's plugin, whose part of the network this is, would refuse every ADD. It
-// leaves out the value of a key that Berth does not have, which may be a secret: bundles tell this.
+// Refused says why Berth's plugin would refuse every ADD by its part p of the network. It leaves out
+// the value of a key that Berth does not have: the value may be a secret, and bundles show the error.
 func (n Network) Refused(p Plugin) error {
 	_, e := netconf.ParsePart(n.Name, n.Version, p.text)
 	switch {

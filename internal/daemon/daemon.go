@@ -28,8 +28,8 @@ import (
 // When places a request in time (server.When).
 type When = server.When
 
-// LongestRequest is how long after its client ran a request may still be executed. The
-// server caps every request's deadline there.
+// LongestRequest is how long the daemon may still execute a request, counted from when the request's
+// client ran. The server caps every request's deadline there.
 const LongestRequest = server.MaxDeadline
 
 // Options are the options of a daemon.
@@ -58,7 +58,7 @@ type Options struct {
 // Meter counts what happens in a daemon, for metrics. Its methods must not block.
 type Meter interface {
 	Repaired(kind string)          // a thing that others had changed is mended
-	Found(findings map[string]int) // an audit or a sweep has so many findings of each type
+	Found(findings map[string]int) // an audit or a sweep has ended; findings has the number of its findings of each type
 	Reloaded(err error)            // a configuration was read; err says why it is not in force
 }
 
@@ -105,8 +105,8 @@ type Daemon struct {
 	locked   *Lock           // the lock of the instance; nil: not locked
 	unmarked bool            // the marker of this epoch could not be written
 	notified <-chan struct{} // closed when the supervisor was told of the last state that notify was called with
-	deaf     bool            // there was no room for the socket yet, or something was in its place; keepReachable's, once Live has begun it
-	sweeping turn.One        // its holder sweeps
+	deaf     bool            // there was no room for the socket yet, or something was in its place; later only keepReachable uses deaf
+	sweeping turn.One        // whoever has taken it sweeps
 }
 
 // New makes a daemon's folders, and opens nothing else.
@@ -128,7 +128,7 @@ func New(o Options, p Place) (*Daemon, error) {
 	return d, nil
 }
 
-// Views follow the ledger: each function of Follow is called with each change. Rest returns
+// Views follow the ledger: the ledger calls each function of Follow with each change. Rest returns
 // how long a name that is freed now must rest.
 type Views struct {
 	Rest   func(hold.Name) time.Duration

@@ -48,8 +48,8 @@ func EpochText(e ledger.Epoch) string {
 // unless Options.Moved says that somebody means it, or the marker in the run folder is gone
 // as well: then the node may be a container that was started again. In that case Enter
 // calls stays, which names something of the ledger that is still where it was in the former
-// epoch. If it names something, Enter refuses all the same; "" is nothing, as in a
-// container that was started again.
+// epoch. If stays names something, Enter refuses the new namespace all the same. If stays returns "",
+// as in a container that was started again, Enter accepts it.
 func (d *Daemon) Enter(stays func(former string) string) error {
 	marker := d.Root.Epoch()
 	was, now := d.Ledger.Epoch(), d.ThisEpoch()

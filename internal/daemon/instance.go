@@ -14,7 +14,7 @@ import (
 )
 
 // ErrInstanceLost says that there is a ledger, but not the instance id by which the
-// ledger's holds can be found on the node. Under another id none of them could be released.
+// ledger's holds can be found on the node. Under another id the agent could release none of these holds.
 var ErrInstanceLost = errors.New("the agent's instance id is lost")
 
 // LoadInstance reads the daemon's instance id, or makes a new one. taken reports whether
@@ -44,7 +44,7 @@ func loadInstance(dir root.Dir, taken func(instance string) (bool, error)) (id s
 	minting := dir.Instance() + ".lock"
 	if id, err = readInstance(dir); !errors.Is(err, fs.ErrNotExist) {
 		if _, left := os.Lstat(minting); err == nil && left == nil {
-			_ = os.Remove(minting) // the process that minted it was killed; or is about to end, and finds the instance
+			_ = os.Remove(minting) // the process that made this lock was killed, or is about to end and finds the instance id
 		}
 		return id, false, err
 	}

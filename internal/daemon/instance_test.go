@@ -76,7 +76,7 @@ func TestStateFolderIsLocked(t *testing.T) {
 	if !minted {
 		t.Error("no instance was begun")
 	}
-	// An agent that hangs while it makes an id does not keep one from starting that has
+	// An agent that hangs while it makes an id does not keep an agent from starting that has
 	// an id already.
 	begins, err := take(dir.Instance()+".lock", dir)
 	must(t, err)

@@ -17,8 +17,8 @@ import (
 // daemon is told to stop.
 const stopping = 10 * time.Second
 
-// lastLook is how long what lasts until no verb is under way may take to end. With the
-// engine's own end, all waits together stay below the unit's TimeoutStopSec.
+// lastLook is how long the functions of Life.Lasting may take to end. With the engine's own end, all
+// waits together stay below the unit's TimeoutStopSec.
 const lastLook = 3 * time.Second
 
 // Life lists what a daemon does on its own while it serves. Each function of a list has a

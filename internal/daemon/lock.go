@@ -96,7 +96,8 @@ func (d *Daemon) LockAgain() error {
 	return err
 }
 
-// take locks a file, and writes into it who has it. It makes the file if there is none.
+// take locks a file, and writes into the file which process and root have locked it. It makes the file
+// if there is none.
 func take(path string, dir root.Dir) (*Lock, error) {
 	for end := time.Now().Add(lockWait); ; time.Sleep(lockPoll) {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
@@ -137,7 +138,7 @@ func (l *Lock) release() error {
 		return nil
 	}
 	if l.there() {
-		_ = os.Remove(l.path) // while it is locked, so that it is nobody else's; a file that stays does no harm
+		_ = os.Remove(l.path) // while this process has the lock, so that the file is nobody else's; a file that stays does no harm
 	}
 	return l.file.Close()
 }

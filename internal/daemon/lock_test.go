@@ -13,7 +13,7 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// Only one has the lock at a time, and whoever is refused hears who has it. The lock
+// Only one holder has the lock at a time, and whoever is refused hears who the holder is. The lock
 // outlives its file, but not its holder: a file that a killed holder left is no lock.
 func TestLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")

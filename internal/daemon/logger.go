@@ -61,9 +61,9 @@ func missingIn(in logFormat) func(lines int) []byte {
 	}
 }
 
-// sayOnce leaves out a warning or an error that was said less than again ago, word for word:
-// several goroutines may meet the same trouble at once. The next time that the warning is
-// said, it tells how often it was left out.
+// sayOnce leaves out a warning or an error if the log said the same, word for word, within the last
+// second (the constant again): several goroutines may meet the same trouble at once. The next time that
+// the log says the warning, the line tells how often sayOnce left the warning out.
 type sayOnce struct {
 	slog.Handler
 	with string // the attributes and groups of the handler itself

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// logTo is a log whose reader has been away until now.
+// logTo returns the lines that write makes in a log of the given format.
 func logTo(t *testing.T, format string, write func(*slog.Logger)) []string {
 	t.Helper()
 	r := &logReader{free: make(chan struct{})}
@@ -64,9 +64,9 @@ func TestLogFormats(t *testing.T) {
 	}
 }
 
-// A warning is said once, however many meet the same trouble at once. When it is said the next
-// time, it tells how often it was left out. A warning that differs in a word is said, and so is
-// every line that is no warning.
+// The log says a warning once, however many goroutines meet the same trouble at once. When the log says
+// the warning the next time, the line tells how often it was left out. The log also says a warning that
+// differs in a word, and every line that is no warning.
 func TestSaidOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		got := logTo(t, "text", func(log *slog.Logger) {

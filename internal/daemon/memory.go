@@ -13,19 +13,19 @@ import (
 // records of the burst expire, and what the daemon does by itself leaves garbage.
 const (
 	lullTime  = 10 * time.Second // how often the daemon looks, and how long a burst must have been over
-	lullLag   = 2 * time.Second  // sweeps and the ledger's pruning leave garbage, and come every lullTime, or in multiples of it: the daemon looks so much later
-	lullMost  = 20               // transactions of the ledger in that time
+	lullLag   = 2 * time.Second  // sweeps and the ledger's pruning, every lullTime or a multiple, leave garbage: the daemon looks lullLag later
+	lullMost  = 20               // in a lull, the ledger has at most this many transactions in lullTime
 	leastBack = 1 << 20          // bytes that are worth collecting garbage
-	backShare = 4                // likewise, as this part of the memory in use: the collector looks at all memory in use
+	backShare = 4                // and at least this part (1/4) of the memory in use: the collector looks at all memory in use
 )
 
 // lull notices when there are hardly any transactions.
 type lull struct {
-	last uint64 // transactions when it was last asked
+	last uint64 // the transactions at the last call of calm
 }
 
-// calm reports whether there is a lull. It is asked every lullTime, and told how many
-// transactions there have been.
+// calm reports whether there is a lull. keepSmall calls calm every lullTime, with the number of
+// transactions that the ledger has had.
 func (l *lull) calm(transactions uint64) bool {
 	calm := transactions-l.last <= lullMost
 	l.last = transactions
@@ -38,7 +38,8 @@ type usage struct {
 	back uint64 // what can be given back
 }
 
-// worth reports whether so much can be given back that it is worth collecting garbage.
+// worth reports whether u.back is large enough that the daemon should collect garbage and give the
+// memory back.
 func (u usage) worth() bool { return u.back >= max(leastBack, u.live/backShare) }
 
 func heapUsage() usage {

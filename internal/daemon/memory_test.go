@@ -21,7 +21,7 @@ func TestLull(t *testing.T) {
 	}
 }
 
-// Garbage is worth giving back, and once it is given back, nothing is.
+// Garbage is worth giving back. Once it is given back, nothing more is worth giving back.
 func TestWorth(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // otherwise the collector may come first
 	debug.FreeOSMemory()

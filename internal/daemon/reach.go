@@ -13,7 +13,7 @@ import (
 const presence = time.Second
 
 // keepReachable makes the socket, the marker beside it and the lock of the instance again
-// if somebody removes them, until ctx ends. If another daemon has the lock by then, it may
+// if somebody removes them, until ctx ends. If another daemon has the lock by then, that daemon may
 // give out the same names: keepReachable sends the error to usurped, and this daemon ends.
 func (d *Daemon) keepReachable(ctx context.Context, srv *server.Server, usurped chan<- error) {
 	look := time.NewTicker(presence)

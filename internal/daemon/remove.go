@@ -23,7 +23,7 @@ func (d *Daemon) ReleaseAll(ctx context.Context) error {
 
 const (
 	removing = 30 * time.Second // how long waitFor waits
-	waitWord = 3 * time.Second  // after which the log says what is still there
+	waitWord = 3 * time.Second  // how long waitFor waits before the log says what is still there
 )
 
 // waitFor waits until owners are gone. If that takes longer than waitWord, the log says

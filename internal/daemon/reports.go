@@ -16,7 +16,7 @@ func NewReports() Reports {
 	return Reports{Events: events.NewHub(events.Remember), Metrics: server.NewMetrics()}
 }
 
-// Hear sets the functions of o that report events and operations, so that they report here.
+// Hear sets the functions of o that report events and operations, so that they report to r.
 func (r Reports) Hear(o *Options) {
 	o.Event, o.Observe, o.Meter = r.Events.Publish, r.Metrics.ObserveKind, r.Metrics
 }

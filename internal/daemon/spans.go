@@ -11,7 +11,7 @@ import (
 	"github.com/berth-net/berth/internal/trace"
 )
 
-// Trace has a daemon of that name make spans, and post them to endpoint, if it is not "".
+// Trace has the daemon called name make spans, and post them to endpoint, if endpoint is not "".
 func (o *Options) Trace(name, version, endpoint string, sampling float64) {
 	node, _ := os.Hostname()
 	o.Tracer = trace.New(trace.Options{
@@ -41,7 +41,7 @@ type release struct {
 	until time.Time
 }
 
-// newSpans returns the engine's tracer for t; without t, none.
+// newSpans returns the engine's tracer for t; nil if t is nil.
 func newSpans(t *trace.Tracer) engine.Tracer {
 	if t == nil {
 		return nil
@@ -92,8 +92,8 @@ func (s *spans) Left(id hold.ID) {
 	delete(s.leaving, id)
 }
 
-// of returns the span of the request that has asked for an owner's release; nil: it has none,
-// or was asked long ago.
+// of returns the span of the request that has asked for an owner's release; nil: no traced request has
+// asked for the release, or one has asked long ago.
 func (s *spans) of(id hold.ID) *trace.Span {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -28,13 +28,13 @@ func TestSpansOfHolds(t *testing.T) {
 	s := newSpans(tracer)
 	h := hold.Hold{Owner: "aaaaaaaaaa", Spec: thing{}}
 	s.Acted(ctx, "acquire", h, time.Now(), 1, nil)
-	s.Acted(background, "cut", h, time.Now(), 1, nil) // nobody has asked for it
+	s.Acted(background, "cut", h, time.Now(), 1, nil) // no request has asked for this cut
 	s.Committed(background, time.Now(), nil)
 	s.Leaves(background, []hold.ID{h.Owner})
 	s.Leaves(ctx, []hold.ID{h.Owner})
 	s.Acted(background, "release", h, time.Now(), 32, errors.New("device busy"))
 	s.Left(h.Owner)
-	s.Acted(background, "sever", h, time.Now(), 1, nil) // it is gone
+	s.Acted(background, "sever", h, time.Now(), 1, nil) // the owner is gone
 	request.End(nil)
 	all := exported()
 	if len(all) != 3 {
@@ -50,8 +50,8 @@ func TestSpansOfHolds(t *testing.T) {
 	}
 }
 
-// A release that is owed for long does not make spans for ever, and many such owners keep no
-// memory.
+// A release that is owed for long does not make spans for ever, and many owners of such releases do
+// not fill the memory.
 func TestSpansEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tracer := trace.New(trace.Options{Endpoint: "http://127.0.0.1", Sampling: 1})

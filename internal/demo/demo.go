@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrResidue says that something was left behind. The demo has printed what.
+// ErrResidue says that something was left behind. The demo has printed what was left.
 var ErrResidue = errors.New("something is left behind")
 
 // beside lists the programs that the demo runs. They lie beside the running program.

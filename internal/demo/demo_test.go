@@ -18,7 +18,7 @@ import (
 // make namespaces. They only look at the machine's network.
 func TestMain(m *testing.M) { os.Exit(programs.Outside(m)) }
 
-// demo is the command, as `make demo` runs it, of the programs in a folder.
+// demo returns the command that `make demo` runs, with the programs in a folder.
 func demo(dir string) *exec.Cmd { return exec.Command(filepath.Join(dir, "berth"), "demo") }
 
 // need skips the test if the kernel gives out no namespaces.

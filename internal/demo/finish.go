@@ -25,7 +25,7 @@ func (s *story) restart(ctx context.Context) error {
 	return nil
 }
 
-// detach detaches the other pods, and waits until the agent has released everything.
+// detach detaches the pods that are still attached, and waits until the agent has released everything.
 func (s *story) detach(ctx context.Context) error {
 	rest := slices.DeleteFunc(slices.Clone(s.pods), func(p *pod) bool { return p.detached })
 	took, err := each(rest, func(p *pod) (bool, error) {

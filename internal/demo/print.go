@@ -77,8 +77,8 @@ func (p *printer) times(verbs []string, took map[string][]time.Duration) {
 
 func millis(d time.Duration) string { return fmt.Sprintf("%5.1f ms", float64(d)/1e6) }
 
-// quantile returns the smallest element of all such that at least the share q of all elements
-// are not greater.
+// quantile returns the smallest element such that at least the share q of all elements is not greater
+// than this element.
 func quantile(all []time.Duration, q float64) time.Duration {
 	if len(all) == 0 {
 		return 0

@@ -25,7 +25,7 @@ const (
 	pool6    = "fd00:88::/112"
 
 	echoWait = time.Second           // for a reply that has to come
-	noEcho   = 20 * time.Millisecond // for one that must not
+	noEcho   = 20 * time.Millisecond // for a reply that must not come
 )
 
 // story is one run.
@@ -218,7 +218,7 @@ func (s *story) withoutAgent(context.Context) error {
 	s.step("ledger", "read without the agent: %d pods attached, %d of them with a queued deletion, %d being released",
 		len(wanted), s.queued, releasing)
 	var attached, detached []*pod
-	missed := 0 // by the agent that was killed
+	missed := 0 // detached pods whose release the killed agent has not promised
 	for _, p := range s.pods {
 		switch {
 		case !p.detached:
@@ -238,7 +238,7 @@ func (s *story) withoutAgent(context.Context) error {
 	return s.outOfReach(attached[:1], detached)
 }
 
-// outOfReach pings detached pods from attached ones, and fails if one of them answers.
+// outOfReach pings detached pods from the pods in `from`, and fails if a detached pod answers.
 func (s *story) outOfReach(from, detached []*pod) error {
 	for _, family := range families {
 		sent, answered, err := pingAll(from, detached, family, noEcho)

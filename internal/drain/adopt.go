@@ -18,11 +18,11 @@ import (
 // released like any other.
 
 // adopt adds to w the owner of a deletion, if the ledger lacks that owner. The owner gets the
-// link, if the link is there and its alias says the deletion's key and the incarnation. It gets
-// the addresses that nobody else has by now and that do not rest. If there is no link, it gets
-// addresses only if the deletion is older than all that this ledger knows (precedes). The kernel
-// forgets an address's traffic only for the owner that has the address, so that the successor of a
-// pod loses nothing; an address that rests is rinsed before it is given anew
+// link, if the link is there and its alias says the deletion's key and the incarnation. The owner
+// also gets the addresses that nobody else has by now and that do not rest. If there is no link, the
+// owner gets addresses only if the deletion is older than all that this ledger knows (precedes). The
+// kernel forgets an address's traffic only for the owner that has the address, so that the successor
+// of a pod loses nothing. The agent rinses an address that rests before it gives the address anew
 // (internal/traffic/rinse.go). If there is neither link nor address, there is nothing to delete.
 //
 // The caller keeps the turn until the owner is committed. Otherwise, if two callers adopted
@@ -32,7 +32,7 @@ func (d *Drain) adopt(w *work, r deletions.Record) {
 	if !named {
 		id = hold.NewID()
 	} else if _, known := d.Ledger.Owner(id); known {
-		e := d.index.Get(id) // if its key is exactly r's, it began later or is in meant(r)
+		e := d.index.Get(id) // an attachment whose key is exactly r's began later, or is in meant(r)
 		mayBe := e != nil && (e.MayBe(r.Key()) || e.Keyless() && len(d.meant(r)) == 0)
 		if mayBe && e.Record.BeganBeforeDeletion(r.Boot, r.Started, d.Boot) {
 			w.ids = append(w.ids, id)

@@ -1,7 +1,7 @@
 // Package drain is the agent's end of the deletion queue. A deletion that no agent heard
 // of waits in a file (internal/deletions). The agent does the deletions that wait before its
 // API opens, and later ones when it finds them. It removes a deletion's file after the commit
-// that promises the release. If the agent dies in between, the next one does the deletion
+// that promises the release. If the agent dies in between, the next agent does the deletion
 // again, and the deletion spares what began after it. So the ledger need not record the queue.
 package drain
 
@@ -34,8 +34,8 @@ const (
 	drainAgain = time.Second
 	drainLater = time.Minute
 	// stopped limits how long a drain waits until the pods that it deletes are cut off, and
-	// until an ADD or a repair of one has stopped: deletions of other pods may wait behind it.
-	// The engine goes on by itself.
+	// until an ADD or a repair of such a pod has stopped: deletions of other pods may wait behind
+	// the drain. The engine goes on by itself.
 	stopped = 2 * time.Second
 	// skew is how far ahead of the agent's clock a deletion may begin. A request may begin as
 	// far ahead (daemon.When).
@@ -256,8 +256,8 @@ const attempts = 3
 
 // Promise commits that the owners which deletions are about are releasing, with the
 // deletions' tombstones. It returns these owners; the caller has the engine cut them off
-// (engine.Depart). If the error is nil, all of it is in the ledger. After an error, only the
-// release of the owners that it returns is known to be there.
+// (engine.Depart). If the error is nil, all of this is in the ledger. After an error, Promise knows only
+// of the owners that it returns that their release is in the ledger.
 func (d *Drain) Promise(ctx context.Context, records ...deletions.Record) ([]hold.ID, error) {
 	var going []hold.ID
 	for try := 1; ; try++ {
@@ -282,7 +282,7 @@ func (d *Drain) tryPromise(ctx context.Context, records []deletions.Record) ([]h
 			return nil, err
 		}
 		defer done()
-		w = d.plan(records) // the turn's former holder may have adopted the unknown ones
+		w = d.plan(records) // the turn's former holder may have adopted the unknown owners
 		for _, r := range w.unknown {
 			d.adopt(w, r)
 		}
@@ -301,8 +301,8 @@ func (d *Drain) missed(records []deletions.Record) bool {
 	})
 }
 
-// Keep does deletions as they come in, until ctx ends, and then once more those that have
-// come in by then. After a drain that failed it tries again by itself.
+// Keep does deletions as they come in, until ctx ends, and then once more the deletions that have
+// come in by then. After a drain that failed, Keep tries again by itself.
 func (d *Drain) Keep(ctx context.Context) {
 	failed := 0 // drains in a row
 	var again <-chan time.Time

@@ -27,7 +27,7 @@ type queue struct {
 	turn   turn.One              // an adoption has it, from the look to the commit
 	calls  patience.Calls        // to the folder; the folder's file system may hang
 	told   atomic.Int64          // how often the watch has told of something new
-	done   atomic.Int64          // told at the start of the last drain that did all; -1: no drain has
+	done   atomic.Int64          // the value of told at the start of the last drain that did all deletions; -1: no drain has
 }
 
 // How long callers wait for the folder. A call that takes longer goes on by itself.
@@ -49,7 +49,7 @@ const (
 // kernel has told of nothing new since. Quiet does not ask the folder, which may hang.
 func (q *queue) Quiet() bool { return q.done.Load() == q.told.Load() }
 
-// Answers looks at the folder as an ADD does, and returns why that fails; nil: it works. It
+// Answers looks at the folder as an ADD does, and returns why the look fails; nil: it works. Answers
 // does not ask a folder for which a Survey has just waited in vain.
 func (q *queue) Answers() error {
 	if q.calls.Hang(surveying) {
@@ -87,8 +87,8 @@ func (d *Drain) open(noticed func(watch func(func()) error, changed func()) erro
 	return nil
 }
 
-// KeepSpares makes spare files, which keep room for deletions on a disk that becomes full.
-// While there are too few of them no pod is attached, because its deletion might fail.
+// KeepSpares makes spare files, which keep room for deletions on a disk that becomes full. While
+// there are too few spare files, the agent attaches no pod, because the pod's deletion might fail.
 func (d *Drain) KeepSpares() {
 	defer d.filled.Store(true)
 	n, err := patience.Call(&d.calls, refilling, fillLimit, d.Refill, nil)

@@ -23,7 +23,7 @@ const (
 )
 
 // tokenAt is where a request has its token, in bytes from the beginning of the ICMP header, and
-// tokenLen how long that is.
+// tokenLen is the token's length in bytes.
 const tokenAt, tokenLen = 8, 8
 
 // Request is an ICMP echo request.
@@ -33,8 +33,8 @@ type Request struct {
 	id      uint32
 }
 
-// New makes an echo request whose data begin with a token, by which it can be told from others
-// wherever it passes. Identifier, sequence number and the other data are random.
+// New makes an echo request. Its data begin with a token, which tells the request from others wherever
+// the request passes. Identifier, sequence number and the other data are random.
 func New(to netip.Addr, token [tokenLen]byte) *Request {
 	// Type, code and checksum come first. Identifier, sequence number and data follow, and the
 	// reply repeats them.
@@ -87,7 +87,7 @@ func Open(from, to netip.Addr) (*Socket, error) {
 		return nil, os.NewSyscallError("socket", err)
 	}
 	s := &Socket{fd}
-	// Errors that others send are told to the socket.
+	// The kernel tells the socket the errors that others send.
 	if err = os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, level, recverr, 1)); err == nil && from.IsValid() {
 		err = s.at(from, unix.Bind, "bind")
 	}
@@ -137,7 +137,7 @@ func (s *Socket) Ping(r *Request, wait time.Duration) error {
 			if refused := s.refused(r); refused != nil {
 				return refused
 			}
-			continue // about another message
+			continue // the error is about another message
 		}
 		got := buf[:n]
 		if r.To.Is4() && n > 0 { // raw IPv4 sockets show the IP header

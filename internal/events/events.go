@@ -40,8 +40,8 @@ type Hub struct {
 	closed bool
 }
 
-// kept is an event in the ring. Most of the memory that events take is what they say of an
-// attachment, and the events of one differ only in its state. So they share the rest.
+// kept is an event in the ring. Most of the memory of events is what they say of attachments. The
+// events of one attachment differ only in the attachment's state, so they share the rest.
 type kept struct {
 	event     api.Event
 	state     string
@@ -50,11 +50,11 @@ type kept struct {
 
 // shared is what the events of an owner share.
 type shared struct {
-	attachment *api.Attachment // without what kept has
-	last       uint64          // the number of its latest event
+	attachment *api.Attachment // without State and Releasing, which kept has
+	last       uint64          // the number of the owner's latest event
 }
 
-// keep returns how the ring has an event. h.mu is held.
+// keep returns an event in the form in which the ring has it. The caller holds h.mu.
 func (h *Hub) keep(e api.Event) kept {
 	if e.Attachment == nil {
 		return kept{event: e}
@@ -81,7 +81,7 @@ func (k kept) whole() api.Event {
 	return e
 }
 
-// NewHub returns a hub that remembers that many events.
+// NewHub returns a hub. `remember` is how many events the hub remembers.
 func NewHub(remember int) *Hub {
 	return &Hub{now: time.Now, ring: make([]kept, remember), about: map[string]shared{}}
 }

@@ -10,18 +10,19 @@ import (
 	"github.com/berth-net/berth/internal/ledger"
 )
 
-// ErrFull is what a full disk answers.
+// ErrFull is the error of a commit to a full disk.
 var ErrFull = errors.New("disk full")
 
 // Disk is a ledger on a disk that a test can fill: it refuses commits.
 type Disk struct {
 	engine.Ledger
 	mu    sync.Mutex
-	after int    // commits are refused from the after-th one on; 0: none
-	op    string // only commits that have such an op are refused; "": all
+	after int    // from which commit on the disk refuses commits; 1: from the next one; 0: it refuses none
+	op    string // the disk refuses only commits that have an op of this type; "": all commits
 }
 
-// Fill lets the disk be full from the after-th commit from now on. 1 is the next one.
+// Fill lets the disk be full from a later commit on: `after` counts the commits from now on, and 1 is the
+// next commit.
 func (d *Disk) Fill(after int) { d.set(after, "") }
 
 // FillFor lets the disk have no room for commits that have an op of a type, such as
@@ -37,14 +38,14 @@ func (d *Disk) set(after int, op string) {
 	d.after, d.op = after, op
 }
 
-// IsFull reports whether commits are refused now, or after some more.
+// IsFull reports whether the disk refuses commits now, or will refuse them after some more commits.
 func (d *Disk) IsFull() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.after > 0
 }
 
-// Commit is the ledger's, if there is room.
+// Commit commits to the ledger, if the disk has room.
 func (d *Disk) Commit(ctx context.Context, ops ...ledger.Op) error {
 	if d.refuses(ops) {
 		return ErrFull

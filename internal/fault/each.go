@@ -2,11 +2,11 @@ package fault
 
 import "testing"
 
-// Each runs a test with a fault in each of modes at every operation, or from the first-th on at
-// each step-th, until a run has no fault left. It returns how many faults surfaced. At the
-// first fault with which the test fails, it ends the test, and says where that was. what
-// says in which run that is, and may be empty. Each run calls newPlan once, inside its synctest
-// bubble if it has one.
+// Each runs a test again and again, each time with one fault. For each of the modes, the fault is at
+// operation `first`, then at `first+step`, and so on, until a fault does not surface. Each returns how many
+// faults surfaced. If the test fails with a fault, Each ends the test, and says at which operation the
+// fault was. `what` begins this message, and may be empty. Each run calls newPlan once, inside its
+// synctest bubble if it has one.
 func Each(t *testing.T, what string, modes []Mode, first, step int, run func(newPlan func() *Plan)) (points int) {
 	t.Helper()
 	for _, mode := range modes {

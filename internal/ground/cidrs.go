@@ -23,7 +23,7 @@ type heldCIDR struct {
 	pool     string
 	cidr     netip.Prefix
 	cooldown time.Duration // the pool's last cooldown, or ipam.Unknown
-	first    time.Duration // the pool's first cooldown since the ledger was lost; as cooldown, if the record has none
+	first    time.Duration // the pool's first cooldown since the ledger was lost; equal to cooldown, if the record has no First
 }
 
 func (g *Ground) heldCIDRs() []heldCIDR {
@@ -51,8 +51,8 @@ func (g *Ground) heldCIDRs() []heldCIDR {
 	return held
 }
 
-// holdCIDRs takes the CIDRs of all pools at once, so that it takes no longer if many of
-// them hang than if one does. It returns the errors by pool.
+// holdCIDRs takes the CIDRs of all pools at once, so that many CIDRs that hang delay the agent no
+// longer than one CIDR. It returns the errors by pool.
 func (g *Ground) holdCIDRs(ctx context.Context) map[string]error {
 	var mu sync.Mutex
 	failed := map[string]error{}
@@ -78,8 +78,8 @@ func (g *Ground) holdCIDRs(ctx context.Context) map[string]error {
 }
 
 // holdStands takes the routes by which pods' answers to the node's loopback come back, for the
-// families of the pools. They keep nobody from attaching pods: without them only host ports are
-// out of reach by 127.0.0.1 or ::1.
+// families of the pools. If a route is missing, the agent attaches pods all the same: only host ports
+// are out of reach by 127.0.0.1 or ::1.
 func (g *Ground) holdStands(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -106,8 +106,8 @@ func prefixes(pools []ipam.PoolConfig) []netip.Prefix {
 }
 
 // Former makes owners for the routes of CIDRs that are not in the configuration any more,
-// because pods may still have addresses of these CIDRs. Everything else of the agent's own
-// is taken at the start, and needs no owner from here.
+// because pods may still have addresses of these CIDRs. The agent takes everything else of its own
+// at the start, so Former makes no owner for it.
 func (g *Ground) Former(ctx context.Context) ([]hold.Owner, error) {
 	found, err := g.node.Routes.Kind().Find(ctx, nil)
 	if err != nil {

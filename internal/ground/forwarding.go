@@ -29,7 +29,7 @@ func (g *Ground) Forward(context.Context) {
 // forwarding lets the node route between its pods and the world, for the IP families of the
 // pools (`sysctl net.ipv4.ip_forward=1`, `net.ipv6.conf.all.forwarding=1`). The kernel then
 // forwards from all links. Forwarding stays on when the agent goes, because others may rely on
-// it by then. If the agent has turned it on before, somebody else has switched it off.
+// it by then. If forwarding is off though the agent has seen it on, somebody has switched it off.
 func (g *Ground) forwarding() error {
 	g.forwardTurn.Lock()
 	defer g.forwardTurn.Unlock()
@@ -80,7 +80,7 @@ func (g *Ground) forwardingNames() (names []string) {
 	return names
 }
 
-// forwardingIsOn reports whether a sysctl is on. One that cannot be read counts as off.
+// forwardingIsOn reports whether a sysctl is on. A sysctl that cannot be read counts as off.
 func (g *Ground) forwardingIsOn(name string) bool {
 	value, err := g.node.Sysctl(name)
 	return err == nil && value != "0"
@@ -99,7 +99,7 @@ func (g *Ground) ForwardFindings() (findings []api.Finding) {
 	return findings
 }
 
-// tell publishes an event about the node's forwarding, as one of the owner of the agent's table.
+// tell publishes an event about the node's forwarding, as an event of the owner of the agent's table.
 func (g *Ground) tell(typ string, err error) {
 	var o hold.Owner
 	if id, held := g.Ledger.Holder(TableName); held {

@@ -26,7 +26,7 @@ import (
 	"github.com/berth-net/berth/internal/turn"
 )
 
-// Ground keeps what the agent itself holds, and the configuration, which says what that is.
+// Ground keeps what the agent itself holds, and the configuration, which says what the agent holds.
 type Ground struct {
 	*daemon.Core
 	Pools *ipam.IPAM
@@ -39,14 +39,14 @@ type Ground struct {
 	rules     atomic.Pointer[nft.Ruleset]      // what the table was last told to contain; nil: nothing yet
 	hanging   sync.Map                         // what is being done aside, by its name (see aside)
 	doubted   chan struct{}                    // has a token while the table may not be what cuts rely on
-	turn      turn.One                         // its holder may change which CIDRs are used, or give some back
+	turn      turn.One                         // whoever has taken it may change which CIDRs are used, or give CIDRs back
 	uplinkMTU int                              // the least MTU of the default routes' links, bytes; 0: there are no such routes
 	lack      atomic.Pointer[map[string]error] // why Hold could not take something, by pool
 	exhausted sync.Map                         // pools in which the last ADD found no address
 	overlaps  atomic.Pointer[[]string]         // what Overlaps lists; nil: nobody has looked
 	refused   atomic.Pointer[string]           // what Refused returns; nil: ""
 
-	forwardTurn sync.Mutex      // guards forwarded, and keeps two from turning on forwarding at once
+	forwardTurn sync.Mutex      // guards forwarded, and keeps two callers from turning on forwarding at once
 	forwarded   map[string]bool // sysctls of forwarding that were on already
 }
 
@@ -117,10 +117,10 @@ const (
 	Holding = 5 * time.Second
 )
 
-// holdOne takes one thing, unless an owner has it already. In that case it writes rec down
-// if the owner's record differs from it, and repairs the owner if the last restore or sweep
-// left a doubt. If that owner is being released, because its CIDR left the config and is
-// back now, for example, holdOne first waits until the owner is gone.
+// holdOne takes one thing, unless an owner has it already. In that case holdOne writes rec down
+// if the owner has another record, and repairs the owner if the last restore or sweep left a doubt
+// (Core.Doubt). If that owner is being released, because its CIDR left the config and is back now,
+// for example, holdOne first waits until the owner is gone.
 func (g *Ground) holdOne(ctx context.Context, rec nodeRecord, name hold.Name, spec hold.Spec) error {
 	if id, held := g.Ledger.Holder(name); held {
 		if o, ok := g.Ledger.Owner(id); ok && o.Wanted() {
@@ -153,9 +153,9 @@ func (g *Ground) holdOne(ctx context.Context, rec nodeRecord, name hold.Name, sp
 	})
 }
 
-// aside calls do, which may not notice that its context has ended, and waits for it for
-// Holding at most: then a start, a sweep or a new configuration goes on without it. Until
-// do has ended, aside fails at once for the same what.
+// aside calls `do`, and waits for it, for Holding at most: `do` may not notice that its context has
+// ended. Then a start, a sweep or a new configuration goes on without the thing that `do` takes. Until
+// `do` has ended, another call of aside with the same `what` fails at once.
 func (g *Ground) aside(ctx context.Context, what string, do func(context.Context) error) error {
 	if _, goesOn := g.hanging.LoadOrStore(what, nil); goesOn {
 		return fmt.Errorf("taking %s: an earlier try has not ended", what)
@@ -203,8 +203,8 @@ func (g *Ground) giveBack(ctx context.Context) error {
 
 // Begin tells the table what it should contain, looks for the uplinks' MTU, and takes again
 // what the agent lacks of what it holds itself. The agent calls Begin before it restores
-// anything else, because cuts rely on the table. Begin leaves what hangs to Keep, and Keep
-// leaves it to the sweep, so that deletions do not wait for it any longer.
+// anything else, because cuts rely on the table. Begin leaves a thing that hangs to Keep, and Keep
+// leaves it to the sweep, so that deletions do not wait for this thing any longer.
 func (g *Ground) Begin(ctx context.Context) error {
 	if err := g.keepTable(ctx); err != nil {
 		g.Log.Warn("could not bring the nftables table up to date", "err", err)

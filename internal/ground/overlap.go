@@ -9,8 +9,8 @@ import (
 	"github.com/berth-net/berth/internal/overlap"
 )
 
-// RefuseOverlaps refuses a configuration with a pool if somebody else on the node uses the pool's
-// addresses, and says who. It never refuses a CIDR of which pods have addresses: the pods must not
+// RefuseOverlaps refuses a configuration if somebody else on the node uses addresses of one of its
+// pools, and says who. It never refuses a CIDR of which pods have addresses: the pods must not
 // lose their agent, and only people can move them. SayOverlaps says who else uses such a CIDR.
 func (g *Ground) RefuseOverlaps(c *config.Config) error {
 	used := g.usedCIDRs()
@@ -27,7 +27,7 @@ func (g *Ground) RefuseOverlaps(c *config.Config) error {
 		}
 	}
 	if len(vacant) == 0 {
-		return nil // it costs a list of all addresses and routes
+		return nil // overlap.Find costs a list of all addresses and routes
 	}
 	found, err := overlap.Find(vacant, g.node.Conn, g.agents())
 	if err != nil {

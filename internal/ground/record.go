@@ -24,8 +24,8 @@ const (
 	standSort = "stand"
 )
 
-// StandName returns the name that the owner of the route has by which pods' answers to 127.0.0.1
-// or to ::1 come back (nft.Stand4, nft.Stand6).
+// StandName returns the name that the owner of a stand's route has. By this route pods' answers to
+// 127.0.0.1 or to ::1 come back (nft.Stand4, nft.Stand6).
 func StandName(stand netip.Addr) hold.Name {
 	return hold.Name{Space: "agent", Name: "stand/" + stand.String()}
 }

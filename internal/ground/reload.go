@@ -62,8 +62,8 @@ func (g *Ground) refuse(err error) {
 	g.Log.Error("berthd refuses the new configuration, and keeps the one in force", "err", err)
 }
 
-// Refused says why the configuration that was read last is not in force, and the former one is;
-// "" if it is in force.
+// Refused says why the configuration that was read last is not in force, and the former configuration
+// is; "" if the configuration that was read last is in force.
 func (g *Ground) Refused() string {
 	if why := g.refused.Load(); why != nil {
 		return *why
@@ -71,9 +71,8 @@ func (g *Ground) Refused() string {
 	return ""
 }
 
-// waiting returns the keys that the agent reads only at its start, and that have other
-// values in c than they had then. forwarding is not among them: what it has turned on stays
-// on.
+// waiting returns the keys that the agent reads only at its start, and that have other values in c than
+// at that start. The key forwarding is not among them: forwarding that is on stays on.
 func (g *Ground) waiting(c *config.Config) []string {
 	var keys []string
 	for key, changed := range map[string]bool{
@@ -90,8 +89,8 @@ func (g *Ground) waiting(c *config.Config) []string {
 	return keys
 }
 
-// Reload puts a changed configuration into force. New CIDRs are used at once. CIDRs that
-// are not in it any more drain: no new address comes from them, and they are given back
+// Reload puts a changed configuration into force. New CIDRs are used at once. CIDRs that the
+// configuration has no more drain: no new address comes from them, and the agent gives them back
 // when their last address has rested. If Reload refuses the configuration, nothing has
 // changed. If something else fails, the configuration is in force, and the sweep tries
 // again what failed.
@@ -118,8 +117,8 @@ func (g *Ground) Reload(ctx context.Context, c *config.Config) error {
 	return errors.Join(g.keepTable(ctx), g.Hold(ctx), g.giveBack(ctx))
 }
 
-// set puts a configuration and its pools into force, for Pool at once: otherwise an ADD could
-// choose a default pool that is gone, or that is not there yet.
+// set puts a configuration and its pools into force. Pool sees both change at once: otherwise an ADD
+// could choose a default pool that is gone, or that is not there yet.
 func (g *Ground) set(c *config.Config) error {
 	g.setting.Lock()
 	defer g.setting.Unlock()

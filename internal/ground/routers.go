@@ -28,7 +28,7 @@ func (g *Ground) hearRouters() error {
 	var set []string
 	for _, name := range names {
 		sysctl := "ipv6/conf/" + name + "/accept_ra"
-		// Somebody may have set it since the links were listed, as a plugin does for its new link.
+		// Somebody may have set the sysctl since the links were listed, as a plugin does for its new link.
 		if value, err := g.node.Sysctl(sysctl); err != nil || value != "1" {
 			continue
 		}

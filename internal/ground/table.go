@@ -13,10 +13,10 @@ import (
 	"github.com/berth-net/berth/internal/kinds/table"
 )
 
-// keepTable tells the table what it should contain, if that is not what the table was told
-// last. Otherwise it lets the table try again to become complete, if the kernel did not
-// support all of it. keepTable works aside, because something else that changes the table may hang,
-// and then every caller that waits for it hangs as well.
+// keepTable gives the table its ruleset, if the ruleset differs from the one that the table got last.
+// Otherwise keepTable lets the table try again the parts that the kernel did not support. keepTable
+// works aside, because something else that changes the table may hang, and then every caller that
+// waits for the table hangs as well.
 func (g *Ground) keepTable(ctx context.Context) error {
 	return g.aside(ctx, "the rules of the nftables table", func(context.Context) error {
 		want := g.Ruleset()
@@ -36,8 +36,8 @@ func outside(pools, blocked []netip.Prefix) []netip.Prefix {
 	})
 }
 
-// Ruleset returns what the agent's nftables table should contain. A CIDR that drains is in
-// it as long as it is in use.
+// Ruleset returns what the agent's nftables table should contain. The ruleset has a CIDR that drains
+// (Reload) as long as a wanted owner in the ledger has the CIDR.
 func (g *Ground) Ruleset() nft.Ruleset {
 	c := g.config.Load()
 	pools := prefixes(c.Pools)
@@ -70,8 +70,8 @@ func (g *Ground) MasqueradePorts() (first, last uint16, on bool) {
 	return m.Ports.First, m.Ports.Last, m.Enabled
 }
 
-// SetTable tells the table what it should contain. The table must know that before it is
-// verified.
+// SetTable gives the table its ruleset. The agent calls SetTable before the engine verifies the
+// table.
 func (g *Ground) SetTable() error { return g.node.Table.SetRuleset(g.Ruleset()) }
 
 // KeepTable mends the table whenever others change it, until ctx ends (table.Keeper.Run).

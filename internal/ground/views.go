@@ -76,10 +76,10 @@ func (g *Ground) Restore() {
 	g.Pools.Quarantine(q.Since, q.Until, first)
 }
 
-// Quarantine returns an op that lets all addresses rest, as a ledger needs it that replaces
-// a lost one: for the longest cooldown of all pools or, without pools, for the
-// configuration's. Even if that is 0, the op says when the ledger was lost, because a CIDR
-// that has a cooldown may come back into the configuration.
+// Quarantine returns an op for a ledger that replaces a lost one. The op lets all addresses rest: for
+// the longest cooldown of all pools or, without pools, for the configuration's cooldown. Even if this
+// cooldown is 0, the op says when the ledger was lost, because a CIDR that has a cooldown may come
+// back into the configuration.
 func (g *Ground) Quarantine() ledger.Op {
 	rest := g.Pools.Longest()
 	if c := g.Config(); len(c.Pools) == 0 {

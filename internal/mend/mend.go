@@ -40,8 +40,8 @@ type Hooks struct {
 	Sweep func(context.Context)
 	// Exposed is called if the table's rules may not have held for a link.
 	Exposed func()
-	// Forwards reports whether the node has to forward what pods send, and Forward turns that
-	// on again.
+	// Forwards reports whether the node has to forward what pods send, and Forward turns
+	// forwarding on again.
 	Forwards func() bool
 	Forward  func(context.Context)
 	// Taint is called with each hold of an owner that was repaired.
@@ -53,9 +53,9 @@ func New(d *daemon.Core, n *node.Node, x *attachment.Index, ms mode.Modes, h Hoo
 	return &Mend{Core: d, node: n, index: x, modes: ms, hooks: h}
 }
 
-// Listen begins to hear what others do to links and routes. Keep acts upon it. If no
-// deletion waits, the agent begins to list the node's links now; beside that list the kernel
-// would do deletions more slowly.
+// Listen begins to hear what others do to links and routes. Keep acts upon what Mend hears. If no
+// deletion waits, Listen has the agent begin to list the node's links. If a deletion waits, the list
+// comes later: beside it the kernel would do deletions more slowly.
 func (m *Mend) Listen(waiting func() (int, error)) {
 	if m.node.Monitor == nil {
 		return // this node cannot tell of changes: the sweep sees them
@@ -175,8 +175,9 @@ func (m *Mend) differs(id hold.ID, l rtnl.Link) bool {
 	return err == nil && of.Differs(e.Owner, l)
 }
 
-// reshaped returns the owner of the link of which news say that somebody has changed a limit. If
-// somebody has renamed the link as well, the sweep sees it.
+// reshaped returns the owner of a link whose limit somebody has changed, as n says, and whether the
+// limit differs from the owner's. If somebody has renamed the link as well, only the sweep sees the
+// change.
 func (m *Mend) reshaped(n rtnl.News) (hold.ID, bool) {
 	names, err := m.node.Conn.Names(n.Link.Index)
 	if err != nil {

@@ -19,9 +19,9 @@ const (
 	// the pod off because this agent did not answer in time, and its deletion may be about to
 	// appear in the queue.
 	Down = 300 * time.Millisecond
-	// Fight is the wait after the first repair of an owner. It doubles with each further one,
-	// up to Truce, because somebody else wants the owner's things otherwise. The repairs are
-	// forgotten once nobody has changed anything for four such waits, and for calm at least.
+	// Fight is the wait after the first repair of an owner. The wait doubles with each further repair,
+	// up to Truce, because somebody else wants the owner's things to be different. The watcher forgets
+	// the repairs once nobody has changed anything for four such waits, and for calm at least.
 	Fight, Truce, calm = 100 * time.Millisecond, 30 * time.Second, 2 * time.Second
 	// Everything is the least time between two looks at everything.
 	Everything = 5 * time.Second
@@ -174,7 +174,7 @@ func (w *Watcher) forward(ctx context.Context, now time.Time) {
 	due := func(at time.Time) bool { return !at.IsZero() && !at.After(now) }
 	if due(w.forwarding.at) {
 		w.forwarding.repaired(now)
-		clear(w.still) // of the other family, too: if that is switched off for a link alone, the sweep sees it
+		clear(w.still) // also links of the other family: if its forwarding is off for a link alone, the sweep sees that
 		w.stillAt = time.Time{}
 		w.work.Go(func() { w.hooks.Forward(ctx) })
 	}
@@ -211,7 +211,7 @@ func (s *suspect) over(now time.Time) bool {
 	return s.at.IsZero() && now.Sub(s.last) > max(calm, 4*s.wait())
 }
 
-// Next returns how long nothing is due.
+// Next returns how long the watcher has nothing to do.
 func (w *Watcher) Next(now time.Time) time.Duration {
 	wait := time.Hour
 	for _, at := range []time.Time{w.all, w.forwarding.at, w.stillAt} {

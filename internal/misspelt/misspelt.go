@@ -18,8 +18,8 @@ func Meant(unknown string, known []string) string {
 // longest is how many bytes a word may have that Nearest looks at.
 const longest = 64
 
-// Nearest returns the known word that differs least from an unknown one, whatever their case,
-// or "" if all differ in more than a third of their letters.
+// Nearest returns the known word that differs least from an unknown one, whatever their case, or "" if
+// each known word differs from the unknown one in more letters than a third of the unknown one's length.
 func Nearest(unknown string, known []string) string {
 	best, least := "", len(unknown)/3
 	if len(unknown) > longest {

@@ -9,13 +9,14 @@ import (
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
 
-// shares is how many of the greatest bursts a rate sends in a second: none is above 100 ms of it.
+// shares is how many bursts of the greatest size a rate sends in a second: the greatest burst is what
+// the rate sends in 100 ms.
 const shares = 10
 
-// Shape returns a limit as the kernel has it, in bytes, on a link with an MTU. Its burst is at
-// most what the rate sends in 100 ms, or one packet: a pod that sets its interface down and up
-// has the kernel fill the bucket again, up to some 50 times a second, and with the half gigabyte
-// for which kubelets ask that would be no limit.
+// Shape returns a limit as the kernel has it, in bytes, on a link with an MTU. The limit's burst is at
+// most what the rate sends in 100 ms, or one packet: a pod that sets its interface down and up has the
+// kernel fill the bucket again, up to some 50 times a second. With the burst of half a gigabyte for which
+// kubelets ask, such a pod would have no limit.
 func Shape(r netconf.Rate, mtu int) rtnl.Rate {
 	rate := r.Rate / 8
 	return rtnl.Rate{Rate: rate, Burst: uint32(min(r.Burst/8, max(rate/shares, leastBurst(mtu))))}

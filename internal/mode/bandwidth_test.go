@@ -9,7 +9,7 @@ import (
 	"github.com/berth-net/berth/internal/mode"
 )
 
-// A bucket has what was asked for, but never more than its rate sends in 100 ms, or one packet.
+// A bucket has the burst that was asked for, but never more than the rate sends in 100 ms, or one packet.
 func TestShape(t *testing.T) {
 	for asked, want := range map[netconf.Rate]rtnl.Rate{
 		{}:                                            {},

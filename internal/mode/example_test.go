@@ -34,7 +34,8 @@ type note struct {
 func (*note) Kind() string     { return "note" }
 func (n *note) String() string { return "note " + n.File }
 
-// notes is a folder with a file for each note. Each says first that it is Berth's.
+// notes is a folder with a file for each note. Each file begins with the stamp, which says that the
+// file is Berth's.
 type notes string
 
 const stamp = "berth: "

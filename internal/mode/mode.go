@@ -33,9 +33,9 @@ type Mode interface {
 	// somebody else's interface has. pod is the namespace, open. It changes nothing.
 	Vacant(r attachment.Record, pod Pod) error
 	// Plan chooses all names, such as addresses, and returns the owner that the
-	// attachment will be. The plan has what the configuration asks for as it asks: a repeated
-	// ADD compares the two. undo gives the names back; the caller calls it if the owner does
-	// not get into the ledger.
+	// attachment will be. The plan has what the configuration asks for: a repeated ADD
+	// compares its configuration with the plan. undo gives the names back; the caller calls
+	// undo if the owner does not get into the ledger.
 	Plan(ctx context.Context, id hold.ID, r attachment.Record, c *netconf.Conf) (o hold.Owner, undo func(), err error)
 	// Result is the CNI result of an attachment: a function of its record.
 	Result(o hold.Owner, r attachment.Record) (*types100.Result, error)
@@ -48,9 +48,9 @@ type Mode interface {
 	// In returns a copy of an attachment's owner whose interface is in netns, under the name
 	// ifname: another network namespace, or the same one by another path.
 	In(netns ns.Ref, ifname string, o hold.Owner) hold.Owner
-	// Again writes onto the interface that a repeated ADD, which began at started
-	// (CLOCK_BOOTTIME, ns), was answered with the attachment. A deletion without an agent reads there when the
-	// attachment's last ADD began.
+	// Again is called with an attachment that answers a repeated ADD. `started` is when this ADD
+	// began (CLOCK_BOOTTIME, ns). Again writes `started` onto the attachment's interface, where a
+	// deletion without an agent reads when the attachment's last ADD began.
 	Again(o hold.Owner, started int64) error
 	// Differs reports whether a link of the node is not as its owner's plan has it.
 	Differs(o hold.Owner, l rtnl.Link) bool
@@ -69,8 +69,8 @@ type Pod interface {
 type Finder interface {
 	Mode
 	// Sight looks at the link that a deletion names, and returns what it sees if the link
-	// is that of the deletion's key. nil means that there is no such link, or that an agent
-	// which runs has it. addrs are the addresses that the deletion tells of.
+	// is that of the deletion's key. nil means that there is no such link, or that the link
+	// belongs to another agent, which runs. addrs are the addresses that the deletion names.
 	Sight(link string, k attachment.Key, addrs []netip.Addr) (*Sight, error)
 	// Adopt returns the owner of an attachment that no record tells of. seen is its link,
 	// nil if the link is gone; names are the addresses that the attachment still has.
@@ -86,8 +86,8 @@ type Sight struct {
 	MTU         int          // bytes
 	MAC         string       // of the pod's end; "" if it was not seen
 	Addresses   []netip.Addr // of the pod
-	Ingress     rtnl.Rate    // of what the pod gets
-	Egress      rtnl.Rate    // of what the pod sends
+	Ingress     rtnl.Rate    // the limit of what the pod receives
+	Egress      rtnl.Rate    // the limit of what the pod sends
 }
 
 // Found is an attachment that was found in the kernel.
@@ -95,13 +95,13 @@ type Found struct {
 	Owner     hold.Owner
 	Record    attachment.Record
 	Addresses []netip.Addr
-	Lost      []string // what the kernel does not tell of it
+	Lost      []string // what the kernel does not tell of the attachment
 }
 
-// Modes are the modes of an agent. Records that name no mode are of the first.
+// Modes are the modes of an agent. A record that names no mode is a record of the first mode.
 type Modes []Mode
 
-// Of returns the mode of a name, and the first for "".
+// Of returns the mode that has a name, and the first mode for the name "".
 func (ms Modes) Of(name string) (Mode, error) {
 	for _, m := range ms {
 		if m.Name() == name || name == "" {

@@ -48,7 +48,7 @@ func Against(m Mode, e *attachment.Entry, prev *types100.Result) []string {
 		}
 	}
 	for _, i := range want.Interfaces {
-		if len(prev.Interfaces) > 0 && !hasInterface(prev, i) { // 0.1.0 and 0.2.0 have none
+		if len(prev.Interfaces) > 0 && !hasInterface(prev, i) { // results of CNI 0.1.0 and 0.2.0 have no interfaces
 			differ = append(differ, fmt.Sprintf("prevResult lacks the interface %s (%s)", i.Name, i.Mac))
 		}
 	}

@@ -30,7 +30,7 @@ type Node struct {
 	kinds.Doors
 
 	// Noticed arranges that changed is called whenever something new is in the queue of
-	// deletions, whose own watch it is given (deletions.Queue.Watch).
+	// deletions. watch is the queue's own watch (deletions.Queue.Watch).
 	Noticed func(watch func(changed func()) error, changed func()) error
 	// OpenNetns opens the network namespace at a path. It fails as ns.Ref.Open does.
 	OpenNetns func(ns.Ref) (ns.Handle, error)
@@ -149,8 +149,8 @@ func (n *Node) OwnLinks() ([]rtnl.Link, error) {
 	return links, nil
 }
 
-// WholeOwner returns the owner of a link that is whole (link.IsWhole) and this instance's,
-// as far as the marks that others have left on it tell. whole is false for any other link.
+// WholeOwner returns the owner of a link that is whole (link.IsWhole) and this instance's, as the
+// link's marks tell. Others may have taken some of the marks away. whole is false for any other link.
 func (n *Node) WholeOwner(l rtnl.Link) (id hold.ID, whole bool) {
 	if s, stamped := stamp.Parse(l.Alias); stamped && s.Instance != n.Instance {
 		return "", false

@@ -24,8 +24,8 @@ type Node interface {
 // Agents tells the agents of a node apart.
 type Agents struct {
 	Self string // instance of the agent whose pools are looked at; "" if it has none yet
-	// Running returns what an agent that lives here says of itself, if its instance's id begins so;
-	// false if there is no such agent.
+	// Running returns what an agent says of itself that lives here, and whose instance's id begins
+	// with `instance`; false if there is no such agent.
 	Running func(instance string) (who string, ok bool)
 }
 
@@ -38,12 +38,12 @@ func Here(self string, netns uint64) Agents {
 type Overlap struct {
 	Pool string
 	CIDR netip.Prefix
-	With string // whose it is, in ip's words
-	// Within says that only a route to more than the CIDR leads elsewhere. Somebody may have
-	// taken the pool out of a larger network on purpose.
+	With string // what uses addresses of the CIDR, in ip's words
+	// Within says that With is only a route to a network that contains the CIDR and more. Somebody
+	// may have taken the pool out of this larger network on purpose.
 	Within bool
-	// Left says that it is another agent's that does not run now. It may never come back, and
-	// must not keep others from starting.
+	// Left says that With belongs to another agent, which does not run now. That agent may never
+	// come back, and must not keep others from starting.
 	Left   bool
 	Remedy string // how to remove what is Left
 }
@@ -114,7 +114,7 @@ func overlapping(cidr netip.Prefix, uses []rtnl.Use, n Node, agents Agents) (fou
 	return found, nil
 }
 
-// remedy says how to remove what an agent has left that never comes back.
+// remedy says how to remove what an agent has left, if the agent never comes back.
 func remedy(u rtnl.Use) string {
 	text := "berthd --root ITS-ROOT --remove"
 	if metric, err := stamp.MetricOf(u.Agent); err == nil {
@@ -159,7 +159,8 @@ func Check(pools []ipam.PoolConfig, n Node, agents Agents) error {
 
 // Refusal returns an error that names overlaps; nil if there are none. A pool inside a larger
 // routed network is no overlap: nodes in clouds have routes to all private networks. Things that a
-// stopped agent left are none either: without its root nobody could remove them as Berth's.
+// stopped agent left are no overlap either: without that agent's root nobody could remove them as
+// Berth's.
 func Refusal(found []Overlap) error {
 	var all []string
 	for _, o := range found {

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-net/berth/internal/overlap"
 )
 
-// node has links 1 eth0, 2 a host veth of the agent's own, 3 podman0, 4 and 5 host veths of an
-// agent that runs and of one that does not, and what uses addresses.
+// node lists what uses addresses on a node. The node's links are 1 eth0, 2 a host veth of the agent's
+// own, 3 podman0, 4 a host veth of an agent that runs, and 5 a host veth of an agent that does not run.
 type node []rtnl.Use
 
 func (n node) Uses() ([]rtnl.Use, error) { return n, nil }

@@ -29,16 +29,16 @@ type pause struct {
 	until  time.Time
 }
 
-// Hang reports whether a call of this name hangs and no other would be tried now.
+// Hang reports whether a call of this name hangs and Call would try no other call of the name now.
 func (c *Calls) Hang(name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return time.Now().Before(c.hanging[name].until)
 }
 
-// Any reports whether a hanging call has a name that sort accepts, and a pause of at least least.
-// It leaves out a call whose pause has been over for as long as it lasted: its path
-// may answer by now, though nobody has tried it again.
+// Any reports whether a call hangs whose name the function `sort` accepts, and whose pause is as long
+// as `least`, or longer. Any leaves out a call whose pause has been over for as long as the pause lasted:
+// the call's path may answer by now, though nobody has tried it again.
 func (c *Calls) Any(least time.Duration, sort func(name string) bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -52,7 +52,7 @@ func (c *Calls) Any(least time.Duration, sort func(name string) bool) bool {
 }
 
 // enter reports whether a call may be tried now, and after which pause. When the pause
-// after a hang is over, one call may be tried, and the others are kept away for limit.
+// after a hang is over, enter lets one call through, and keeps the others away for limit.
 func (c *Calls) enter(name string, limit time.Duration) (after time.Duration, may bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -68,8 +68,9 @@ func (c *Calls) enter(name string, limit time.Duration) (after time.Duration, ma
 	return p.length, true
 }
 
-// hung notes that a call hangs which was tried after the pause after. The next pause is
-// twice as long, and at least limit, however many calls were tried at the same time.
+// hung notes that a call hangs. `after` is the length of the pause after which the call was tried. The
+// next pause is twice as long as `after`, and at least `limit`, however many calls were tried at the same
+// time.
 func (c *Calls) hung(name string, limit, after time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

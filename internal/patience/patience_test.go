@@ -10,8 +10,8 @@ import (
 
 const limit = time.Second
 
-// A call that hangs keeps its caller waiting for the limit, and others not at all. When it
-// ends, its value is dropped, and calls are made again.
+// A call that hangs keeps its caller waiting for the limit, and other callers not at all. When the
+// call ends, Call drops its value, and makes calls again.
 func TestCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c Calls

@@ -20,7 +20,7 @@ import (
 )
 
 // An ADD comes at the moment in which the ledger has forgotten the pod that had the port, and the
-// view has not heard of it. The ADD waits for that moment, and gets the port.
+// view has not heard of it. The ADD waits until this moment is over, and gets the port.
 func TestClaimOfWhatIsBeingForgotten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	synctest.Test(t, func(t *testing.T) {

@@ -1,7 +1,7 @@
-// Package ports knows which owner has which port of the node. It is a view on the ledger, whose
-// names these ports are: it answers what names cannot, namely that a port of all addresses and
-// the same port of one address exclude each other. It keeps what an ADD has claimed until the
-// ledger has it.
+// Package ports knows which owner has which port of the node. It is a view on the ledger, where each of
+// these ports is a name. The view knows what names alone cannot say: a port of all addresses and the
+// same port of one address exclude each other. It also keeps the ports that an ADD has claimed until
+// the ledger has them.
 package ports
 
 import (
@@ -31,7 +31,7 @@ type Ports struct {
 	node   Node
 
 	mu     sync.Mutex
-	has    map[port]map[netip.Addr]hold.ID // by the addresses of the node; the unspecified one: all of them
+	has    map[port]map[netip.Addr]hold.ID // by the addresses of the node; the unspecified address stands for all addresses
 	adding map[hold.ID]bool                // owners that have claimed ports and are not in the ledger yet
 	freed  chan struct{}                   // closed when ports are freed next
 }
@@ -68,13 +68,13 @@ func New(d *daemon.Core, x *attachment.Index, g Ground, n Node) *Ports {
 }
 
 // formerHolder is how long Claim waits until an owner that is being released has given up a port.
-// It takes a tenth of a second where nothing is broken.
+// The release takes a tenth of a second where nothing is broken.
 const formerHolder = 3 * time.Second
 
 // Claim claims ports of the node for an owner that is not in the ledger yet. If an owner that is
-// being released has one of them, Claim waits until that owner is gone: a pod that replaces
-// another one comes right behind its DEL. It does not wait for what the owner owes. undo gives the
-// ports back, if the ledger refuses the owner.
+// being released has one of these ports, Claim waits until that owner is gone: a pod that replaces
+// another pod comes right behind the other pod's DEL. Claim does not wait for what that owner owes.
+// undo gives the ports back, if the ledger refuses the new owner.
 func (p *Ports) Claim(ctx context.Context, id hold.ID, want []nft.Mapping) (undo func(), err error) {
 	if err := p.elsewhere(want); err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func (p *Ports) Claim(ctx context.Context, id hold.ID, want []nft.Mapping) (undo
 		if known && o.Wanted() || r.adding && !known {
 			return nil, cni.Errorf(cni.CodeTaken, "host port not available", "%s: %s has it", show(r.port), p.whose(r.owner))
 		}
-		if !known { // the ledger has just forgotten it, and is about to tell Follow
+		if !known { // the ledger has just forgotten the owner, and is about to tell Follow
 			select {
 			case <-r.freed:
 			case <-waiting.Done():
@@ -109,7 +109,7 @@ func (p *Ports) Claim(ctx context.Context, id hold.ID, want []nft.Mapping) (undo
 	}
 }
 
-// elsewhere refuses ports that another agent of the node maps, whether or not it runs: if two
+// elsewhere refuses ports that another agent of the node maps, whether or not that agent runs: if two
 // tables map a port, the kernel may use either.
 func (p *Ports) elsewhere(want []nft.Mapping) error {
 	if len(want) == 0 {
@@ -136,7 +136,8 @@ func (p *Ports) elsewhere(want []nft.Mapping) error {
 	return nil
 }
 
-// exclude reports whether one port of both addresses of the node can be given to one pod only.
+// exclude reports whether one pod with a port of address `a` keeps other pods from the same port of
+// address `b`.
 func exclude(a, b netip.Addr) bool { return a == b || a.IsUnspecified() || b.IsUnspecified() }
 
 // rival is another owner that has a port which a claim is about.
@@ -167,9 +168,10 @@ func (p *Ports) claim(id hold.ID, want []nft.Mapping) (*rival, error) {
 	return nil, nil
 }
 
-// leaveMasquerade refuses ports with which more than a quarter of masquerade's would be host ports,
-// in one protocol and one family: the first packet of a connection to which masquerade gives such a
-// port is dropped, and with all of them no pod would reach the world. The caller holds p.mu.
+// leaveMasquerade refuses ports with which more than a quarter of masquerade's ports would be host
+// ports, in one protocol and one family: the first packet of a connection to which masquerade gives such
+// a port is dropped. If all of masquerade's ports were host ports, no pod would reach the world. The
+// caller holds p.mu.
 func (p *Ports) leaveMasquerade(want []nft.Mapping) error {
 	if len(want) == 0 {
 		return nil
@@ -207,7 +209,7 @@ func (p *Ports) leaveMasquerade(want []nft.Mapping) error {
 	return nil
 }
 
-// unclaim gives back what an owner has claimed that is not in the ledger.
+// unclaim gives back the ports that an owner has claimed, if the owner is not in the ledger.
 func (p *Ports) unclaim(id hold.ID, want []nft.Mapping) {
 	p.mu.Lock()
 	delete(p.adding, id)
@@ -215,8 +217,8 @@ func (p *Ports) unclaim(id hold.ID, want []nft.Mapping) {
 	p.free(id, want)
 }
 
-// excludes returns another owner whose port keeps m from being given, or "". The caller holds
-// p.mu.
+// excludes returns another owner whose port keeps the owner `id` from getting the port of m, or "". The
+// caller holds p.mu.
 func (p *Ports) excludes(id hold.ID, m nft.Mapping) hold.ID {
 	for addr, by := range p.has[portOf(m)] {
 		if by != id && exclude(addr, m.Host.Addr()) {
@@ -272,7 +274,7 @@ func (p *Ports) whose(id hold.ID) string {
 func show(m nft.Mapping) string { return m.Protocol + " " + m.Host.String() }
 
 // Follow keeps the view in step with the ledger's commits. The ledger calls it while all other
-// commits wait, several times for each owner, and few of these change an owner's names.
+// commits wait, several times for each owner, and few of these calls are about a change of names.
 func (p *Ports) Follow(c ledger.Change) {
 	for _, edit := range c.Owners {
 		switch {
@@ -316,8 +318,8 @@ func (p *Ports) add(o hold.Owner) {
 	delete(p.adding, o.ID)
 }
 
-// Has reports whether an attachment that stands has a port of the node, at this address or at
-// all of them.
+// Has reports whether an attachment that stands has a port of the node, at the address in `at` or at
+// all addresses.
 func (p *Ports) Has(protocol string, at netip.AddrPort) bool {
 	any := netip.IPv4Unspecified()
 	if at.Addr().Is6() {
@@ -329,9 +331,9 @@ func (p *Ports) Has(protocol string, at netip.AddrPort) bool {
 	return held[at.Addr()] != "" || held[any] != ""
 }
 
-// Kept returns the host ports in the agent's table that the ledger says an owner has. If the owner
-// is being released, all its ports in the table stay until its release removes them. Before the
-// ledger is open, nobody has any.
+// Kept returns those of an owner's host ports in the agent's table that the ledger has as well. If the
+// owner is being released, Kept returns all its ports in the table: they stay until the release removes
+// them. Before the ledger is open, Kept returns none.
 func (p *Ports) Kept(id hold.ID, there []nft.Mapping) []nft.Mapping {
 	if p.Ledger == nil {
 		return nil
@@ -352,7 +354,7 @@ func (p *Ports) Kept(id hold.ID, there []nft.Mapping) []nft.Mapping {
 	return without(slices.Clone(there), others)
 }
 
-// names returns an owner's ports of the node, without the pod's.
+// names returns an owner's ports of the node, without the pod's ports to which these lead.
 func names(o hold.Owner) []nft.Mapping {
 	var ms []nft.Mapping
 	for _, n := range o.NamesIn(hostports.Space) {

@@ -20,7 +20,7 @@ func at(protocol, host string) nft.Mapping {
 	return nft.Mapping{Protocol: protocol, Host: netip.MustParseAddrPort(host)}
 }
 
-// others is a node with other agents, by the names of their tables.
+// others is a node whose other agents map ports, by the names of their tables.
 type others struct {
 	Node
 	ports map[string][]nft.Port
@@ -134,7 +134,7 @@ func TestFollowIsCheap(t *testing.T) {
 }
 
 // Host ports have no more than a quarter of masquerade's ports, in each protocol and family: a pod
-// that asks for more gets none. Ports beside masquerade's range have no such bound, and one of two
+// that asks for more gets none. Ports outside masquerade's range have no such bound, and a port of two
 // addresses counts once.
 func TestClaimLeavesMasquerade(t *testing.T) {
 	on := true

@@ -55,7 +55,7 @@ func (p *prober) inside(ctx context.Context, at *ns.Netns, of Pod, to netip.Addr
 	return wrong
 }
 
-// state says why a link carries nothing; "" if it does.
+// state says why a link carries no packets; "" if it carries some.
 func state(c *rtnl.Conn, link string) string {
 	var l rtnl.Link
 	var carries bool
@@ -171,7 +171,8 @@ func (p *prober) reversePath(from netip.Addr, in string) []string {
 	return []string{fmt.Sprintf("rp_filter of %s is %d, and the node's way to %s is by %s", in, mode, from, back)}
 }
 
-// linkTo returns the name of the link by which the node would send to an address; "" if by none.
+// linkTo returns the name of the link by which the node would send to an address; "" if the node
+// would not send.
 func (p *prober) linkTo(to netip.Addr) string {
 	var way rtnl.Way
 	if err := p.node.Do(rtnl.GetWay(to, netip.Addr{}, 0, &way)); err != nil || way.Index == 0 {

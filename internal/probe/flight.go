@@ -21,7 +21,7 @@ type flight struct {
 	from  netip.Addr // zero: the kernel chooses
 	to    netip.Addr
 	tcp   *dial // nil: an echo
-	toPod *Pod  // who has the address; nil: no pod
+	toPod *Pod  // the pod that has the address `to`; nil: no pod has it
 
 	there, back []string // hooks of the node that it passes, and that its answer passes
 }
@@ -43,10 +43,10 @@ type outcome struct {
 	note  string
 	took  time.Duration
 	seen  []nft.Sight // where the node saw it and its answer, if it was not answered
-	whole bool        // that is all
+	whole bool        // seen has all that the node saw
 }
 
-// says is what came back, in words.
+// says tells in words what came back.
 func (o outcome) says(f flight) string {
 	switch {
 	case o.err == nil:
@@ -90,7 +90,8 @@ func (p *prober) fly(f flight) outcome {
 	return o
 }
 
-// ping sends an echo request from a namespace. Only to open the socket is its thread there.
+// ping sends an echo request from a namespace. The thread is in the namespace only while ping opens
+// the socket.
 func (p *prober) ping(at *ns.Netns, from netip.Addr, r *echo.Request) error {
 	var s *echo.Socket
 	err := at.Do(func() (err error) { s, err = echo.Open(from, r.To); return err })
@@ -108,7 +109,7 @@ func (p *prober) ping(at *ns.Netns, from netip.Addr, r *echo.Request) error {
 type dial struct {
 	fd   int
 	to   netip.AddrPort
-	port uint16 // its own
+	port uint16 // the socket's own
 }
 
 // dialFrom opens a TCP socket in a namespace, and chooses its port.
@@ -150,8 +151,8 @@ func sockaddr(a netip.AddrPort) unix.Sockaddr {
 
 func (d *dial) segments() nft.Segments { return nft.Segments{From: d.port, To: d.to.Port()} }
 
-// connect tries to connect, and resets the connection at once. It says how it was answered: somebody
-// who refuses answers, too.
+// connect tries to connect, and resets the connection at once. note says how the other end answered: a
+// refusal is an answer, too.
 func (d *dial) connect(wait time.Duration) (note string, err error) {
 	// SO_SNDTIMEO bounds connect as well (socket(7)).
 	tv := unix.NsecToTimeval(wait.Nanoseconds())

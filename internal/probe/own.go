@@ -19,7 +19,7 @@ func (p *prober) own(f flight, id uint32, all []nft.Sight) (own []nft.Sight) {
 		from = p.indexOf(p.Pod.Host)
 	}
 	// Rules may have given the packet other addresses, and masquerade gives an echo another
-	// identifier. The answer comes by these.
+	// identifier. The answer comes with the new addresses and the new identifier.
 	ids, askers, asked := []uint32{id}, []netip.Addr{f.from}, []netip.Addr{f.to}
 	for _, s := range all {
 		if s.Reply || s.ID != id || s.In != from || s.To != f.to || f.from.IsValid() && s.From != f.from {
@@ -46,7 +46,7 @@ func (p *prober) answers(f flight, s nft.Sight) bool {
 	case f.toPod != nil:
 		return s.In == p.indexOf(f.toPod.Host)
 	}
-	// From outside an answer may come by a link that the node would not send by, but by no pod's.
+	// From outside an answer may come by a link that the node would not send by, but not by a pod's link.
 	var way rtnl.Way
 	if err := p.node.Do(rtnl.GetWay(s.From, netip.Addr{}, 0, &way)); err == nil && way.Index == s.In {
 		return true

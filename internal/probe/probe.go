@@ -3,8 +3,8 @@
 // the kernel told of the packet on its way (nft.Trail), where it got lost and why. It needs root,
 // in the agent's network namespace, and no agent. Nothing stays behind, in the pod or on the node.
 //
-// probe.go lists the steps, flight.go sends packets, own.go tells them from others', lost.go finds out
-// where they got lost, and facts.go what is wrong there.
+// probe.go lists the steps, flight.go sends packets, own.go tells these packets from others' packets,
+// lost.go finds out where they got lost, and facts.go finds out what is wrong there.
 package probe
 
 import (
@@ -45,7 +45,7 @@ type Pod struct {
 	Name      string // as people call it
 	Netns     string // path of its network namespace
 	Ifname    string // its interface
-	MAC       string // of that
+	MAC       string // of the interface
 	Host      string // the node's end of its link
 	Addresses []netip.Addr
 }
@@ -210,8 +210,8 @@ func (p *prober) out(ctx context.Context, a netip.Addr) {
 	p.skip(f.name, why+"; --to ADDRESS sends elsewhere")
 }
 
-// reachable reports whether a pod can send to an address of the node. A link-local one (RFC 4291,
-// 2.5.6) is one of a link that the pod may not be on; with a loopback one the pod reaches itself.
+// reachable reports whether a pod can send to an address of the node. A link-local address (RFC 4291,
+// 2.5.6) belongs to a link that the pod may not be on. By a loopback address the pod reaches itself.
 func reachable(a netip.Addr) bool {
 	return a.IsValid() && !a.IsLoopback() && !a.IsLinkLocalUnicast()
 }

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-// place is a pod.
+// place is a pod of the test, with its open namespace.
 type place struct {
 	*ns.Netns
 	Pod
@@ -41,8 +41,8 @@ func ip(t *testing.T, at *ns.Netns, commands ...string) {
 	}
 }
 
-// wire returns how to make a link between the node and another namespace, which is up in the node.
-// Its end there has a MAC that depends on n.
+// wire returns ip's commands that make a link between the node and another namespace. The link's end in
+// the node is up, and has the MAC mac(n).
 func wire(host string, n int, at *ns.Netns, inside string) []string {
 	return []string{
 		fmt.Sprintf("link add %s address %s type veth peer name %s netns %s", host, mac(n), inside, at.Ref().Path),
@@ -52,7 +52,8 @@ func wire(host string, n int, at *ns.Netns, inside string) []string {
 
 func mac(n int) string { return fmt.Sprintf("02:00:00:00:00:%02d", n) }
 
-// newPod makes a pod as Berth attaches one, and returns what the node has to do for it.
+// newPod makes a pod as Berth attaches one, and returns ip's commands that the node has to run for the
+// pod.
 func newPod(t *testing.T, n int) (place, []string) {
 	t.Helper()
 	p := place{Netns: nettest.Pod(t)}
@@ -120,7 +121,7 @@ func (w *world) probe(t *testing.T, change func(*Options)) []Step {
 func v4(o *Options) { o.Pod.Addresses = o.Pod.Addresses[:1] }
 func v6(o *Options) { o.Pod.Addresses = o.Pod.Addresses[1:] }
 
-// patient waits longer, where what is said depends on an answer.
+// patient makes the probe wait longer, for a step whose words depend on an answer.
 func patient(how func(*Options)) func(*Options) {
 	return func(o *Options) { how(o); o.Wait = time.Second }
 }
@@ -298,7 +299,7 @@ var faults = []fault{
 		"the answer was dropped by rule"},
 }
 
-// Each fault is named by the step that it breaks.
+// The step that a fault breaks names the fault.
 func TestFaults(t *testing.T) {
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {

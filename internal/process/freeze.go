@@ -16,7 +16,7 @@ import (
 func (a *Agent) Freeze() error { return Freeze(a.PID()) }
 
 // Freeze sends a process SIGSTOP, and waits until every thread has come out of its system call
-// and has stopped. Without that the process goes on: one thread has to run and to take the
+// and has stopped. Without the wait the process may still go on: one thread has to run and to take the
 // signal before the others stop, and on a busy machine the others run before that thread does.
 func Freeze(pid int) error {
 	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {

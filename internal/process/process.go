@@ -68,8 +68,8 @@ func (a *Agent) Start(ctx context.Context) error {
 	}
 }
 
-// command returns berthd with its pools and with args. It writes into the log file, which the
-// caller closes.
+// command returns the command that runs berthd with its pools and with args. The command writes into
+// the log file, which the caller closes.
 func (a *Agent) command(args ...string) (*exec.Cmd, error) {
 	log, err := os.OpenFile(a.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {

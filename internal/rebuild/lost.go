@@ -94,10 +94,10 @@ func ledgerThere(path string) (bool, error) {
 }
 
 // refuseOld refuses the opened ledger if it is not the one that an agent last wrote here: a pod
-// is here that it does not know of, or an agent serves with another ledger. A refusal changes
-// nothing. If queued deletions name all such pods, refuseOld accepts the ledger. But the ledger
-// is an older copy, and only the lost one said which addresses rest; so all addresses rest
-// first.
+// is here that the ledger does not know of, or an agent serves with another ledger. A refusal changes
+// nothing. If queued deletions name all pods that the ledger does not know of, refuseOld accepts the
+// ledger. But then it is an older copy, and only the lost ledger said which addresses rest; so all
+// addresses rest first.
 func (r *Rebuild) refuseOld() error {
 	if err := r.Alone(); err != nil {
 		return err
@@ -123,9 +123,10 @@ func (r *Rebuild) refuseOld() error {
 }
 
 // unknown returns the pods' links that a ledger ought to know and does not know: links of this
-// instance that others have left whole, and for whose id owned is false. An owner is on the disk
-// before its link is made, and is forgotten only after its link was
-// seen to be gone. So a whole link without an owner belongs to a pod that a later ledger knew.
+// instance that others have left whole, and for whose owner's id the function owned returns false. The
+// ledger has an owner on the disk before the owner's link is made, and forgets the owner only after the
+// agent saw that the link is gone. So a whole link without an owner belongs to a pod that a later
+// ledger knew.
 func (r *Rebuild) unknown(owned func(hold.ID) bool) ([]rtnl.Link, error) {
 	isNew := func(l rtnl.Link) bool {
 		id, whole := r.node.WholeOwner(l)

@@ -61,7 +61,7 @@ func RefuseOrphans(d *daemon.Daemon, n *node.Node) error {
 		ErrOrphans, s.Instance, len(left), left[0].Name, d.Root, s.Instance, d.Root.Instance(), rebuildCommand(d.Root))
 }
 
-// wholeOfAny reports whether a link is a whole one of some instance of Berth's, which its
+// wholeOfAny reports whether a link is whole, and belongs to an instance of Berth's, which the link's
 // alias names.
 func wholeOfAny(l rtnl.Link) bool {
 	s, stamped := stamp.Parse(l.Alias)

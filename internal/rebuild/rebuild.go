@@ -55,8 +55,8 @@ func New(d *daemon.Daemon, n *node.Node, q *drain.Drain, g *ground.Ground, finde
 	return &Rebuild{Daemon: d, node: n, drain: q, ground: g, finder: finder, ledger: o}
 }
 
-// Possible returns why the ledger of a root cannot be made anew; nil: no reason is known.
-// It is for the time before anything is opened.
+// Possible returns why the ledger of a root cannot be made anew; nil: no reason is known. The caller
+// calls Possible before it opens anything.
 func Possible(dir root.Dir) error {
 	// Somebody may have taken away the ledger of an agent that runs. Everything that the agent
 	// still writes into that ledger would be missing in the new one.

@@ -11,9 +11,9 @@ import (
 )
 
 // Lock returns the path of the file that the agent of an instance locks for as long as it
-// lives. The file is not below a root, so that agents on copies of one root have the same:
-// each would undo what the other does. Agents in different network namespaces may run at
-// once, so netns, the namespace's inode, is part of the name.
+// lives. The file is not below a root, so that agents on copies of one root lock the same file:
+// without the lock, each would undo what the other does. Agents in different network namespaces may
+// run at once, so netns, the namespace's inode, is part of the name.
 func Lock(instance string, netns uint64) string {
 	return fmt.Sprintf("/run/berth-%s-%d.lock", instance, netns)
 }
@@ -32,10 +32,10 @@ func Locked(path string) (who string, locked bool) {
 	return Holder(f), true
 }
 
-// LockedBy returns what an agent that lives in a network namespace wrote down of itself, if its
-// instance's id begins so; false if there is no such agent.
+// LockedBy returns what an agent wrote down of itself that lives in the network namespace, and whose
+// instance's id begins with `instance`; false if there is no such agent.
 func LockedBy(instance string, netns uint64) (who string, locked bool) {
-	paths, _ := filepath.Glob(Lock(instance+"*", netns)) // the only error is a pattern that is none
+	paths, _ := filepath.Glob(Lock(instance+"*", netns)) // Glob fails only for a malformed pattern
 	for _, path := range paths {
 		if who, locked = Locked(path); locked {
 			break

@@ -16,14 +16,14 @@ func (d Dir) Run() string { return filepath.Join(string(d), "run/berth") }
 // State is the folder for what outlives a boot.
 func (d Dir) State() string { return filepath.Join(string(d), "var/lib/berth") }
 
-// Socket is the agent's API.
+// Socket is the socket of the agent's API.
 func (d Dir) Socket() string { return filepath.Join(d.Run(), SocketName) }
 
 // SocketName is the API socket's name in Run, for those who reach it through a
 // directory's file descriptor: a socket's path has at most 107 bytes (unix(7)).
 const SocketName = "berthd.sock"
 
-// Epoch is the file that a reboot takes away: where the agent served last.
+// Epoch is the marker: a file that says where the agent served last, and that a reboot takes away.
 func (d Dir) Epoch() string { return filepath.Join(d.Run(), "epoch") }
 
 // Ledger is the ledger's file.

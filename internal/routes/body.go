@@ -34,8 +34,8 @@ func aboutAdd(req api.AddRequest) []any {
 	return attachment.AboutKey(attachment.Key{Network: head.Name, ContainerID: req.ContainerID, Ifname: req.Ifname}, args.Pod)
 }
 
-// readGC reads the body of a GC. Its list may be null, which means that it is empty (libcni
-// sends it so), but not absent: a client that forgot the list would delete everything.
+// readGC reads the body of a GC. The list valid may be null, which means an empty list (libcni sends
+// an empty list so). The list may not be absent: a client that forgot it would delete everything.
 func readGC(r *server.Request) (api.GCRequest, error) {
 	var req api.GCRequest
 	if err := r.Body(&req, "network", "valid"); err != nil {

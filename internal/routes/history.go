@@ -43,7 +43,7 @@ func (p pasts) Last(why error) any {
 	return api.PastLine{End: &end}
 }
 
-// pastFilter reads the parameters that choose what became of attachments.
+// pastFilter reads the parameters that choose attachments of the history.
 func pastFilter(q server.Query) (f api.PastFilter, err error) {
 	f.Pod, f.Container = q["pod"], q["container"]
 	if e := printable(2*cni.MaxPodName + 1)(f.Pod); e != nil {

@@ -103,7 +103,7 @@ func (f *figures) collectOwed(gauge func(*prometheus.Desc, float64, ...string)) 
 	}
 }
 
-// flag is a truth as a figure.
+// flag returns 1 for true, and 0 for false.
 func flag(is bool) float64 {
 	if is {
 		return 1
@@ -111,7 +111,7 @@ func flag(is bool) float64 {
 	return 0
 }
 
-// size is a block's size; above 2^53 it is not exact.
+// size returns how many addresses a CIDR has; above 2^53 the number is not exact.
 func size(b api.PoolCIDR) float64 {
 	n, err := strconv.ParseFloat(b.Size, 64)
 	if err != nil {

@@ -77,8 +77,8 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// The age of what a kind owes is that of the oldest hold. The figures of a kind that owes
-// nothing any more are 0.
+// The age that the metrics give for a kind is the age of the kind's oldest owed hold. The figures of a
+// kind that owes nothing any more are 0.
 func TestMetricsOfOwed(t *testing.T) {
 	verbs := &routestest.Verbs{}
 	old, young := routestest.Attachment("aaaaaaaaaa", "c1"), routestest.Attachment("bbbbbbbbbb", "c2")

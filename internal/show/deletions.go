@@ -41,9 +41,9 @@ func DeletionCount(s deletions.Survey, err error) api.DeletionCount {
 	return n
 }
 
-// ByAttachment returns one deletion for each attachment: a runtime repeats a DEL, and each is
-// queued. It returns the first deletion, with the reason of the last. The attachment is cut
-// off if any of them has cut it off.
+// ByAttachment returns one deletion for each attachment: a runtime repeats a DEL, and the plugin queues
+// each DEL. The one deletion is the first one of the attachment, with the reason of the last. It says
+// that the attachment is cut off if any of the attachment's deletions says so.
 func ByAttachment(queued []api.QueuedDeletion) (all []api.QueuedDeletion) {
 	queued = slices.Clone(queued)
 	slices.SortStableFunc(queued, func(x, y api.QueuedDeletion) int { return x.Written.Compare(y.Written) })

@@ -39,8 +39,8 @@ func (g Groups) Coming() uint32 { return uint32(g) + comingGroup }
 // Cut is the group of links that are cut off.
 func (g Groups) Cut() uint32 { return uint32(g) + cutGroup }
 
-// Batch returns the group number n (modulo 1,021) to delete links by: 1,021 consecutive n
-// have different groups.
+// Batch returns the group by which a batch of links is deleted. n numbers the batches: 1,021
+// consecutive n have different groups.
 func (g Groups) Batch(n uint32) uint32 { return uint32(g) + batchGroup + n%batchCount }
 
 // Dying returns the first and the last of the groups whose links must neither send nor

@@ -58,7 +58,7 @@ func TestInstances(t *testing.T) {
 		}
 	}
 	metrics := map[uint32]bool{}
-	for range 100 { // of about a million
+	for range 100 { // of about a million possible metrics
 		id := string(hold.NewID())
 		m, err := stamp.MetricOf(id)
 		if err != nil {

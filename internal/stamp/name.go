@@ -90,8 +90,8 @@ func OfLink(name string) (instance string, ok bool) {
 }
 
 // AltName returns the second name of the host veth that ADD named link. Renaming the link
-// does not change the second name. It is longer than a first name can be, so that it never
-// stands in another link's way.
+// does not change the second name. The second name is longer than a first name can be, so that it
+// never stands in another link's way.
 func AltName(link string) string { return altPrefix + link }
 
 const altPrefix = "berth-"
@@ -113,7 +113,7 @@ func IsTable(name string) bool {
 	return ok
 }
 
-// OfTable returns the instance whose table has a name; false if no instance's has.
+// OfTable returns the instance whose table has a name; false if no instance's table can have it.
 func OfTable(name string) (instance string, ok bool) {
 	instance, ok = strings.CutPrefix(name, tablePrefix)
 	return instance, ok && CheckID(instance) == nil

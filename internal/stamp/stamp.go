@@ -28,9 +28,9 @@ func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.
 const AliasLen = 255
 
 // Alias returns the alias of a host veth, `berth INSTANCE ID KEY @START =ADDRESS,...`.
-// People read it, an agent that has lost its ledger, and a DEL that no agent answers. start
-// is when the ADD began (CLOCK_BOOTTIME in nanoseconds), written in base 36; 0 means that it
-// is not known, and is not written. If the kernel's limit leaves no room for the start behind
+// The alias is for people, for an agent that has lost its ledger, and for a DEL that no agent answers.
+// start is when the ADD began (CLOCK_BOOTTIME in nanoseconds), written in base 36; 0 means that the
+// start is not known: the alias then has none. If the kernel's limit leaves no room for the start behind
 // the key, the start comes first, `berth INSTANCE ID @START KEY`, and the limit cuts off the
 // end of the key: without the start an old DEL would take the link for its own. The alias has
 // the pod's addresses if there is room for all of them: when others take away the link's
@@ -60,7 +60,8 @@ func startFirst(alias string, start int64) string {
 	return (alias[:headLen] + atStart + digitsOf(start) + alias[headLen:])[:AliasLen]
 }
 
-// digitsOf returns a start with startLen digits, so that each start leaves as much of the key.
+// digitsOf returns a start with startLen digits, so that each start leaves equally much room for the
+// key.
 func digitsOf(start int64) string {
 	digits := strconv.FormatInt(start, startBase)
 	return strings.Repeat("0", startLen-len(digits)) + digits
@@ -100,8 +101,8 @@ func named(instance string, id ID, k Key) string {
 type Stamp struct {
 	Instance string
 	ID       ID
-	// Start is when the ADD began (CLOCK_BOOTTIME in nanoseconds); 0 if the alias lacks it,
-	// or a part of it, as full aliases did that had no start in front of the key.
+	// Start is when the ADD began (CLOCK_BOOTTIME in nanoseconds); 0 if the alias lacks the start
+	// or a part of it, as full aliases of earlier versions did, with no start in front of the key.
 	Start int64
 	alias string // the alias without its start and its addresses
 	addrs string
@@ -173,7 +174,7 @@ func cutStart(alias string, full bool) (rest string, start int64) {
 	return alias[:i], start
 }
 
-// Since returns the alias with another start. The start of a Short alias stays known.
+// Since returns the alias with another start. A Short alias always gets a start that is known: 1 for 0.
 func (s Stamp) Since(start int64) string {
 	if s.short {
 		return startFirst(s.alias, max(start, 1))
@@ -181,7 +182,7 @@ func (s Stamp) Since(start int64) string {
 	return withAddresses(withStart(s.alias, start), s.addrs)
 }
 
-// Addresses are the pod's, as texts; none where the alias does not say them.
+// Addresses returns the pod's addresses, as texts; nil if the alias has no addresses.
 func (s Stamp) Addresses() []string {
 	if s.addrs == "" {
 		return nil
@@ -189,9 +190,8 @@ func (s Stamp) Addresses() []string {
 	return strings.Split(s.addrs, comma)
 }
 
-// Alike reports whether two aliases are the same apart from when their ADDs began, from
-// whether they had room for addresses beside that, and from how much of a long key they had
-// room for.
+// Alike reports whether two aliases are the same, apart from their starts, from addresses for which
+// only one of the aliases had room, and from the end of a long key for which only one had room.
 func Alike(a, b string) bool {
 	if a == b {
 		return true
@@ -239,8 +239,8 @@ func (s Stamp) Key() (k Key, err error) {
 var errElse = errors.New("the link does not belong to the attachment")
 
 // Check compares what a deletion names, a key and the name of its incarnation's host veth,
-// with the alias of the link of that name. It returns nil if the deletion means that link,
-// which may be this instance's or another's.
+// with the alias of the link of that name. It returns nil if the deletion means that link. The link
+// may be this instance's or another instance's.
 func Check(name, alias string, k Key) error {
 	s, ok := Parse(alias)
 	switch {

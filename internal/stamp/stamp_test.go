@@ -76,7 +76,7 @@ func testAlias(t *testing.T, k Key, start int64, addrs ...string) {
 }
 
 // Links of earlier versions have full aliases that lack their start, or a part of it. Parse
-// reads them, and they are like those that Alias writes for the same pods.
+// reads these aliases, and Alike takes each for the alias that Alias writes for the same pod.
 func TestFullAliasWithoutStart(t *testing.T) {
 	for n := 190; n < 300; n++ {
 		k := Key{"net", strings.Repeat("c", n), "eth0"}
@@ -187,8 +187,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// Aliases with different addresses differ. An alias without addresses, such as those of earlier
-// versions, is like any of them.
+// Aliases with different addresses differ. An alias without addresses, such as an alias of an earlier
+// version, is Alike to each of them.
 func TestAlikeByAddresses(t *testing.T) {
 	k := Key{"net", "c", "eth0"}
 	with := func(addrs ...string) string { return Alias("aaaaaaaaaa", "bbbbbbbbbb", k, 1, addrs...) }

@@ -70,7 +70,7 @@ func (t *Tracer) last(batch []*Span) {
 	if len(batch) == 0 {
 		return
 	}
-	if t.failing { // it would only make the daemon's end longer
+	if t.failing { // another export would only make the daemon's end longer
 		t.dropped.Add(uint64(len(batch)))
 		return
 	}

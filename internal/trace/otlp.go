@@ -57,10 +57,10 @@ type (
 // statusError is STATUS_CODE_ERROR.
 const statusError = 2
 
-// longest is how many bytes of a text go along.
+// longest is how many bytes of a text an export has at most.
 const longest = 1024
 
-// encode returns what is sent of spans.
+// encode returns the body of the request that exports spans.
 func (t *Tracer) encode(batch []*Span) ([]byte, error) {
 	spans := make([]span, len(batch))
 	for i, s := range batch {

@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// parent is who asks, in another program's trace.
+// parent is the span of the program that asks, in that program's trace.
 type parent struct {
 	trace   [2]uint64
 	span    uint64
 	sampled bool
 }
 
-// parseParent reads a traceparent (W3C Trace Context, section 3.2). A wrong one, or more than
-// one, counts as none: then a trace begins here (section 4.3).
+// parseParent reads a traceparent (W3C Trace Context, section 3.2). A wrong header, or more than one
+// header, counts as no header: then a trace begins here (section 4.3).
 func parseParent(headers []string) (p parent, ok bool) {
 	if len(headers) != 1 {
 		return p, false

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Span is one thing that was done, and how long it took. It is made by one goroutine; Child may
-// be called by any.
+// Span is one thing that was done, and how long it took. One goroutine makes a span; any goroutine may
+// call the span's Child.
 type Span struct {
 	tracer     *Tracer
 	trace      [2]uint64
@@ -49,7 +49,7 @@ func (s *Span) End(err error, about ...any) {
 	s.tracer.put(s)
 }
 
-// Child makes a span below s of something that began then, and ends now.
+// Child makes a span below s, of something that began at the time `began`, and ends now.
 func (s *Span) Child(name string, began time.Time, err error, about ...any) {
 	if s == nil {
 		return

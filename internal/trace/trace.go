@@ -36,7 +36,7 @@ const (
 	room      = 4096
 	perExport = 512                    // spans of one export
 	linger    = 2 * time.Second        // how long a span waits for others to go with it
-	patience  = 10 * time.Second       // with one export
+	patience  = 10 * time.Second       // how long one export may take
 	lastWords = 250 * time.Millisecond // for the export at the end
 )
 
@@ -47,7 +47,7 @@ type Tracer struct {
 	queue    chan *Span
 	exported atomic.Uint64
 	dropped  atomic.Uint64
-	failing  bool // the last export failed. Keep's
+	failing  bool // the last export failed; only Keep uses it
 }
 
 // New returns a tracer, or nil if there is no endpoint.
@@ -77,8 +77,8 @@ func (t *Tracer) Stats() (exported, dropped uint64) {
 	return t.exported.Load(), t.dropped.Load()
 }
 
-// Request begins the span of a request that names a parent by headers traceparent, or none. It
-// returns nil if the request is not traced.
+// Request begins the span of a request. traceparent has the request's headers of this name, which may
+// name a parent. Request returns nil if the request is not traced.
 func (t *Tracer) Request(name string, traceparent []string) *Span {
 	if t == nil {
 		return nil

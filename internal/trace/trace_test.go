@@ -153,7 +153,7 @@ func collector(t *testing.T) (url string, all func() []span) {
 	}
 }
 
-// keep runs Keep, and returns what ends it and waits for that.
+// keep runs Keep. The function that it returns ends Keep, and waits until Keep has ended.
 func keep(t *testing.T, tr *Tracer) (end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -206,7 +206,7 @@ func TestExport(t *testing.T) {
 	}
 }
 
-// Many spans go before anybody waits for them, and a trace that begins here has no parent.
+// Full exports go without waiting for the tracer's end, and a trace that begins here has no parent.
 func TestManySpans(t *testing.T) {
 	url, all := collector(t)
 	tr := New(Options{Endpoint: url, Sampling: 1})

@@ -8,8 +8,9 @@ import (
 	"github.com/berth-net/berth/internal/ipam"
 )
 
-// Claim takes one address of each family that the pool has: the wanted addresses, if there
-// are any. If the addresses that it could take are all due, it does a rinsing pass first.
+// Claim takes one address of each family that the pool has or, if there are wanted addresses, these.
+// If each address that Claim could take is due (its rest is over, but no pass has rinsed it yet),
+// Claim does a rinsing pass first (rinse.go).
 func (t *Traffic) Claim(ctx context.Context, pool string, wanted []netip.Addr) (ipam.Claim, error) {
 	c, err := t.claim(ctx, pool, wanted)
 	if full := (*ipam.ExhaustedError)(nil); errors.As(err, &full) {
@@ -43,8 +44,8 @@ func (t *Traffic) claimNow(pool string, wanted []netip.Addr) (ipam.Claim, error)
 	return c, t.ToWall(err)
 }
 
-// ToWall turns the times in an error of IPAM's, which are the agent's clock's, into times of
-// the wall clock, for people.
+// ToWall turns the times in an error of IPAM from times of the agent's clock into times of the wall
+// clock, for people.
 func (t *Traffic) ToWall(err error) error {
 	var full *ipam.ExhaustedError
 	var addr *ipam.AddrError

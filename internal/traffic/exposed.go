@@ -11,9 +11,9 @@ import (
 	"github.com/berth-net/berth/internal/patience"
 )
 
-// A pass that fails is tried again, after waits of againFirst up to againMost, or as soon as there
-// is more to do: nobody else deletes the entries that the pass had to delete, and an entry stays
-// for as long as it is used.
+// If a pass over connection tracking fails, KeepMapped and KeepHidden try it again, after waits of
+// againFirst up to againMost, or as soon as there is more to do: nobody else deletes the entries that
+// the pass had to delete, and an entry stays for as long as somebody uses it.
 const (
 	againFirst = time.Second
 	againMost  = time.Minute
@@ -36,17 +36,18 @@ func await(ctx context.Context, news <-chan struct{}, failed int) bool {
 	return ctx.Err() == nil
 }
 
-// Exposed says that the nftables table may have been missing or out of force, or a pod's
-// link not among the links that its rules are for, and that all is well again. Its callers
-// are those that see this: the keeper of the table (ground), the repair of a link
+// Exposed says that the nftables table may have been missing or out of force, or a pod's link not
+// among the links that the table's rules are for, and that all is well again. The callers of Exposed
+// are the parts of the agent that see this: the keeper of the table (ground), the repair of a link
 // (link.Options), and the watcher of links (mend).
 func (t *Traffic) Exposed() {
 	t.Missed()
 	t.Unwatched()
 }
 
-// Missed says that the rules were missing, or were touched by others, or a link was beside them:
-// the next pass also forgets connections that somebody may have begun in a pod's name.
+// Missed says that the rules were missing, or that others touched them, or that a link was not among
+// the links of the rules: the next pass also forgets connections that somebody may have begun in a
+// pod's name.
 func (t *Traffic) Missed() { t.missed.Store(true) }
 
 // Unwatched says that nobody has kept the table for a while, as since the last agent. If the table
@@ -76,8 +77,9 @@ func (t *Traffic) Mapped(ms []nft.Mapping) {
 	}
 }
 
-// KeepMapped has the kernel forget these flows and no others, until ctx ends. The first pod's are
-// forgotten at once. The next pass repeats the search of a failed pass.
+// KeepMapped has the kernel forget the flows that had host ports before Mapped named these ports, and
+// no other flows, until ctx ends. The kernel forgets the first pod's flows at once. The next pass
+// repeats the search of a failed pass.
 func (t *Traffic) KeepMapped(ctx context.Context) {
 	due := hostPorts{}
 	failed := 0 // passes in a row
@@ -96,7 +98,8 @@ func (t *Traffic) KeepMapped(ctx context.Context) {
 	}
 }
 
-// hostPorts is a set of ports of the node. It has a port once, however many pods come and go with it.
+// hostPorts is a set of ports of the node. It has a port once, however many pods with this port come
+// and go.
 type hostPorts map[hostPort]bool
 
 type hostPort struct {
@@ -110,7 +113,7 @@ func (p hostPorts) add(ms []nft.Mapping) {
 	}
 }
 
-// has reports whether the set has a port of the node, at this address or at all of them.
+// has reports whether the set has a port of the node, at the address in `at` or at all addresses.
 func (p hostPorts) has(protocol string, at netip.AddrPort) bool {
 	any := netip.IPv4Unspecified()
 	if at.Addr().Is6() {

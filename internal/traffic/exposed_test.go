@@ -20,8 +20,8 @@ import (
 	"github.com/berth-net/berth/internal/node"
 )
 
-// A mapping of all addresses of the node has a port at each of its family, and one of a single
-// address at that one.
+// A mapping for all addresses of a family has its port at each address of this family. A mapping for a
+// single address has its port at this address alone.
 func TestHostPorts(t *testing.T) {
 	ports := hostPorts{}
 	ports.add([]nft.Mapping{
@@ -46,7 +46,7 @@ func TestHostPorts(t *testing.T) {
 type failing struct {
 	kinds.Tracked
 	fails  int             // how many of the passes to come fail
-	begun  time.Time       // when it was made
+	begun  time.Time       // from when the times in passes count
 	passes []time.Duration // when each began
 	ports  []uint16        // the ports that the last pass looked for
 }
@@ -69,7 +69,8 @@ func (f *failing) ForgetExposed(conntrack.Rules) error {
 	return nil
 }
 
-// keep runs one of a traffic's loops, with passes that fail and time that is not real.
+// keep runs `loop`, one of the loops of a Traffic, in a bubble of synctest. The first passes fail: as
+// many as `fails` says.
 func keep(t *testing.T, fails int, loop func(*Traffic, context.Context), test func(*Traffic, *failing)) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &failing{fails: fails, begun: time.Now()}
@@ -99,8 +100,8 @@ func wantPasses(t *testing.T, f *failing, want ...time.Duration) {
 	f.passes, f.begun = nil, time.Now()
 }
 
-// A pass for mapped ports fails some times. It is tried again, with all of its ports, and at once
-// when other ports are mapped meanwhile.
+// A pass for mapped ports fails some times. KeepMapped tries it again, with all of its ports, and at
+// once when other ports are mapped meanwhile.
 func TestMappedAgain(t *testing.T) {
 	mapped := func(tr *Traffic, port uint16) {
 		tr.Mapped([]nft.Mapping{{Protocol: "udp", Host: netip.AddrPortFrom(netip.IPv4Unspecified(), port)}})
@@ -126,7 +127,7 @@ func TestMappedAgain(t *testing.T) {
 	})
 }
 
-// A pass for connections that began without the rules fails some times, and is tried again.
+// A pass for connections that began without the rules fails some times, and KeepHidden tries it again.
 func TestExposedAgain(t *testing.T) {
 	keep(t, 8, (*Traffic).KeepHidden, func(tr *Traffic, f *failing) {
 		tr.Exposed()

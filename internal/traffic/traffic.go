@@ -27,10 +27,10 @@ type Traffic struct {
 
 	turn      turn.One                 // a rinsing pass that is under way has it
 	wake      chan struct{}            // has a token once an address has begun to rest
-	failed    atomic.Pointer[rinseErr] // of the last pass; nil: it succeeded
+	failed    atomic.Pointer[rinseErr] // the error of the last rinsing pass; nil: the pass succeeded
 	uncovered chan struct{}            // has a token when connections may have begun without the table
 	missed    atomic.Bool              // the table was missing then, or others have touched it
-	mapped    chan struct{}            // has a token when mappings has some
+	mapped    chan struct{}            // has a token when mappings has host ports
 	mappings  struct {                 // host ports that were mapped since the last pass for these
 		sync.Mutex
 		new []nft.Mapping

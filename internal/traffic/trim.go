@@ -25,8 +25,8 @@ const (
 	// two files.
 	trimEvery = 2 * time.Second
 	// trimRest is how long the agent rests after going over the table, in multiples of the
-	// time that this took. A table of 262,144 entries that is full, but of no pod's in
-	// particular, takes 0.4 s.
+	// time that this took. A full table of 262,144 entries, of which no pod has especially
+	// many, takes 0.4 s.
 	trimRest = 20
 	// trimAgain is trimRest if pods had too many. Nothing limits how fast others open connections
 	// to a pod: a pod that works with others would fill the table again meanwhile.
@@ -43,7 +43,7 @@ const (
 // three quarters full, or has three quarters as many entries as there are ports, until
 // ctx ends.
 func (t *Traffic) KeepTrimmed(ctx context.Context) {
-	var trimmed, failed bool // what the last Trim did
+	var trimmed, failed bool // whether the last Trim deleted entries, and whether it failed
 	for pause := trimEvery; ; {
 		daemon.Sleep(ctx, pause, nil)
 		if ctx.Err() != nil {
@@ -83,7 +83,7 @@ func trimBounds(connections, entries, most, ports int) (b conntrack.Bounds, rest
 		if rest == 0 {
 			return conntrack.Bounds{Closed: half, All: half + half/2}, portsRest
 		}
-		b.Closed, b.Begun = min(b.Closed, half), half+half/2 // what others have begun takes no port
+		b.Closed, b.Begun = min(b.Closed, half), half+half/2 // connections that others have begun take no port
 	}
 	return b, rest
 }

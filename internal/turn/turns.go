@@ -14,7 +14,7 @@ import (
 // ErrCrowded says that too many wait for the same turn already.
 var ErrCrowded = errors.New("wait for the same turn already")
 
-// Turns gives each key one order. The zero Turns is ready.
+// Turns lets callers with the same key have their turns one after the other. The zero Turns is ready.
 type Turns[K comparable] struct {
 	// Most is how many may wait for a key's turn; 0: as many as come.
 	Most int

@@ -20,7 +20,7 @@ func (v *Views) Happened(ev engine.Event) {
 		v.Log.Info("mended what had changed", append(about, "kind", ev.Kind, "was", ev.Err)...)
 	}
 	v.Tell(string(ev.Type), ev.Owner, ev.Kind, ev.Err)
-	if ev.Past != nil && ev.Past.Forget != nil { // it has ended later than its record says, and the record lacks why
+	if ev.Past != nil && ev.Past.Forget != nil { // the attachment has ended later than its record says, and the record lacks the reason
 		v.remember(ev, v.history.Correct)
 	}
 }

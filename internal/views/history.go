@@ -43,7 +43,7 @@ func (v *Views) RemoveHistory() error {
 
 // RestoreHistory notes which attachments a former run has promised to release. The former run may
 // have written records of these attachments, and have died before the ledger forgot them. The
-// caller calls it when the index has what the ledger had at the start.
+// caller calls RestoreHistory when the index has what the ledger had at the start.
 func (v *Views) RestoreHistory() {
 	inherited := map[string]bool{}
 	for _, e := range v.index.All() {
@@ -68,8 +68,8 @@ func (v *Views) Ends(evs []engine.Event) {
 	v.history.Settle()
 }
 
-// remember has the record of an attachment that ends taken into the history. A record that a
-// former run wrote of it knows more.
+// remember hands the record of an attachment that ends to `take`, which puts the record into the
+// history. If a former run wrote a record of the attachment, that record knows more.
 func (v *Views) remember(ev engine.Event, take func(api.Past)) {
 	e := v.index.Decode(ev.Owner)
 	if e == nil {
@@ -132,7 +132,7 @@ func moment(t time.Time) *time.Time {
 // the ledger, the youngest first, and then those that are gone, the last to end first.
 func (v *Views) History(f api.PastFilter) api.PastReader {
 	r := &pasts{filter: f, views: v, living: map[string]bool{}}
-	for _, e := range v.index.All() { // before the reader of the others begins: none may be in neither
+	for _, e := range v.index.All() { // before the reader of the gone attachments begins, so that no attachment is left out
 		r.living[string(e.Owner.ID)] = true
 		r.attached = append(r.attached, e)
 	}
@@ -149,7 +149,7 @@ func (v *Views) History(f api.PastFilter) api.PastReader {
 type pasts struct {
 	filter   api.PastFilter
 	views    *Views
-	living   map[string]bool // ids
+	living   map[string]bool // the ids of the attachments that the ledger had when the reading began
 	attached []*attachment.Entry
 	found    int
 	gone     *history.Reader // nil: not begun
@@ -167,7 +167,7 @@ func (r *pasts) Next() (api.Past, error) {
 	}
 	if r.gone == nil {
 		f := r.filter
-		f.Limit = 0 // what the ledger had has counted
+		f.Limit = 0 // full also counts the attachments that the ledger had
 		r.gone = r.views.history.Read(f)
 	}
 	for !r.full() {

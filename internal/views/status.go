@@ -12,8 +12,8 @@ import (
 )
 
 // Status shows how the agent is, and whether it could serve an ADD to a pool now (CNI 1.1,
-// section 4, STATUS): an error of code 50 says that it could not. "" is the default pool;
-// for an unknown one the error is a configuration error.
+// section 4, STATUS): an error of code 50 says that the agent could not. "" is the default pool;
+// for an unknown pool the error is a configuration error.
 func (v *Views) Status(_ context.Context, pool string) (api.Status, error) {
 	st := api.Status{
 		Version:     v.Version,

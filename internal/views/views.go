@@ -24,8 +24,8 @@ type Views struct {
 	traffic *traffic.Traffic
 	modes   mode.Modes
 	history *history.History // of attachments that are gone
-	// inherited returns what a former run had written of attachments that it did not get to
-	// forget, by their ids.
+	// inherited returns records of a former run, by their attachments' ids: the former run wrote
+	// these records, and died before its ledger forgot the attachments.
 	inherited func() map[string]api.Past
 }
 

@@ -125,8 +125,8 @@ func (c *conns) context(ctx context.Context, conn net.Conn) context.Context {
 	return ctx
 }
 
-// boundFairly closes a connection of the source that has the most of them, if there are too
-// many. The caller holds c.mu.
+// boundFairly closes a connection of the source that has the most connections, if there are too
+// many connections. The caller holds c.mu.
 func (c *conns) boundFairly() {
 	if len(c.aged) <= c.most {
 		return
@@ -142,7 +142,7 @@ func (c *conns) boundFairly() {
 		}
 	}
 	c.warn("connections are closed for new ones: too many are open", "source", c.aged[first].source)
-	abort(c.aged[first].conn)    // the HTTP server reports to state what there is to say
+	abort(c.aged[first].conn)    // the HTTP server notices, and reports the connection to state as closed
 	c.forget(c.aged[first].conn) // the HTTP server may not notice the end while it works at an answer
 }
 
@@ -155,7 +155,8 @@ func (c *conns) forget(conn net.Conn) {
 	}
 }
 
-// sourceOf returns the address that a connection comes from, or none if it has none.
+// sourceOf returns the address that a connection comes from, or the zero address if the connection
+// has no IP address.
 func sourceOf(conn net.Conn) netip.Addr {
 	a, err := netip.ParseAddrPort(conn.RemoteAddr().String())
 	if err != nil {

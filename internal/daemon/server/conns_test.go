@@ -32,8 +32,8 @@ func closed(client net.Conn) bool {
 	return err != nil && (!ok || !e.Timeout())
 }
 
-// If there are too many connections, the server first closes one that is between two
-// requests. If there is none, it closes the new one, and tells it why.
+// If there are too many connections, the server first closes a connection that is between two
+// requests. If there is no such connection, the server closes the new one, and tells its client why.
 func TestConnsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newConns(2, slog.New(slog.DiscardHandler))
@@ -73,7 +73,7 @@ func TestConnsAreBounded(t *testing.T) {
 	})
 }
 
-// After two floods of connections in a row, memory is given back once, a while after the
+// After two floods of connections in a row, the server gives memory back once, a while after the
 // last connections are closed.
 func TestMemoryOfFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -21,8 +21,8 @@ import (
 // a link (20 ms), and calls that take as long as a client waits.
 var buckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 
-// Metrics is a daemon's figures for Prometheus. A daemon makes it before the parts that
-// report to it.
+// Metrics is a daemon's figures for Prometheus. A daemon makes its Metrics before the parts that
+// report to them.
 type Metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.CounterVec
@@ -38,7 +38,7 @@ type Metrics struct {
 	reloadAt prometheus.Gauge
 }
 
-// NewMetrics returns metrics of their own registry.
+// NewMetrics returns metrics with a registry of their own.
 func NewMetrics() *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
@@ -186,11 +186,11 @@ func (m *Metrics) watch(s *Server, more []Collector) {
 	m.registry.MustRegister(&serverCollector{s, more})
 }
 
-// maxScrapes is how many scrapes are put together at once. Others wait.
+// maxScrapes is how many scrapes the server answers at once. Other scrapes wait.
 const maxScrapes = 4
 
 // handler answers scrapes. A scrape has its place only until its answer is in memory: a client
-// that does not read keeps no place, and one that leaves early is no line in the log.
+// that does not read keeps no place, and a client that leaves early costs no line in the log.
 func (m *Metrics) handler(log *slog.Logger) http.Handler {
 	h := promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
 		ErrorLog:           slog.NewLogLogger(log.Handler(), slog.LevelWarn),

@@ -126,7 +126,7 @@ func TestServeMetrics(t *testing.T) {
 	}
 }
 
-// The figures of what happens in the daemon, which it reports by itself.
+// The daemon itself reports repairs, findings and reloads, and the metrics have their figures.
 func TestMeter(t *testing.T) {
 	d := startToy(t)
 	d.Open()

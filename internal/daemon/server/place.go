@@ -38,8 +38,8 @@ func (p *place) leave() {
 	}
 }
 
-// aside lets the request wait without its place, until done is called. If too many do,
-// aside leaves the place to the request.
+// aside lets the request wait without its place, until done is called. If too many requests wait so
+// already, aside leaves the request its place.
 func (p *place) aside() (done func(), left bool) {
 	select {
 	case p.server.asides <- struct{}{}:

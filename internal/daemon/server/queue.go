@@ -42,7 +42,7 @@ var (
 // burst of deletions.
 type queue struct {
 	places  int // requests that execute at once
-	limit   int // places that deletions may take at most; as many may the others
+	limit   int // places that deletions may take at most; all other requests together may take as many
 	backlog int // requests that wait at most
 
 	mu      sync.Mutex

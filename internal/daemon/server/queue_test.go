@@ -134,7 +134,8 @@ func TestQueueFence(t *testing.T) {
 	})
 }
 
-// multus #1346: requests without bound took all memory, again and again.
+// The queue refuses a request if too many wait. In multus #1346, requests without bound took all
+// memory, again and again.
 func TestQueueBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(1, 3, testLanes...)

@@ -21,7 +21,7 @@ type Route struct {
 	Path string
 	Verb string // as metrics and logs call it
 
-	// Parameters are those that the query of a Call or a Stream may have.
+	// Parameters are the names of the parameters that the query of a Call or a Stream may have.
 	Parameters []string
 
 	// Call answers with one JSON value.
@@ -59,8 +59,8 @@ type Request struct {
 // calls about only then.
 func (r *Request) About(about func() []any) { r.about = about }
 
-// Restoring reports whether Open has not been called yet. In a Call with a lane it never is
-// so.
+// Restoring reports whether the server waits for its Open. In a Call with a lane, Restoring always
+// returns false.
 func (r *Request) Restoring() bool { return !r.server.queue.isOpen() }
 
 // Answer is what a Call answers with.

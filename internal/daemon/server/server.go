@@ -73,7 +73,7 @@ type Server struct {
 	readers chan struct{} // a token for each reader of a stream
 	asides  chan struct{} // a token for each request that waits without its place
 
-	ctx  context.Context // of all requests; Shutdown ends it when it no longer waits
+	ctx  context.Context // of all requests; Shutdown ends it when Shutdown waits for requests no longer
 	stop context.CancelCauseFunc
 	// stopping is closed when Shutdown begins: streams end.
 	stopping chan struct{}

@@ -44,9 +44,10 @@ func Unserved(dir root.Dir) error {
 	return nil
 }
 
-// listen makes the socket. It replaces a socket that a dead daemon left, but not a live daemon's
-// socket, and empty things that are no socket: a container runtime makes a folder at the path of a
-// bind mount whose source is not there yet. If two daemons start at once, the ledger's lock decides between them, not listen.
+// listen makes the socket. It does not replace a live daemon's socket. It replaces a socket that a dead
+// daemon left, and empty things that are no socket: a container runtime makes a folder at the path of a
+// bind mount whose source is not there yet. If two daemons start at once, the ledger's lock decides
+// between them, not listen.
 func listen(dir root.Dir, log *slog.Logger) (*socket, error) {
 	if err := makeRun(dir); err != nil {
 		return nil, err
@@ -102,9 +103,9 @@ func makeRun(dir root.Dir) error {
 	return nil
 }
 
-// checkStale returns nil if path has no socket, one on which no daemon listens, or something that is
-// empty; then it may be replaced. It returns ErrServed if a daemon listens there, and ErrInWay if
-// something else is there.
+// checkStale returns nil if listen may make its socket at path: if nothing is there, a socket on which
+// no daemon listens, or something that is empty. It returns ErrServed if a daemon listens there, and
+// ErrInWay if something else is there.
 func checkStale(path string) error {
 	info, err := os.Lstat(path)
 	switch {

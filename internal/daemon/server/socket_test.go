@@ -139,7 +139,7 @@ func TestSocketIsNotStolen(t *testing.T) {
 	}
 }
 
-// An agent whose socket another one has replaced leaves that socket alone when it stops.
+// An agent whose socket another agent has replaced leaves the other agent's socket alone when it stops.
 func TestSuccessorKeepsItsSocket(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	first := newToy(t, dir, 0)

@@ -59,8 +59,8 @@ func TestNextLine(t *testing.T) {
 	})
 }
 
-// If streams have as many readers as they may, one more is told to try again. It is let in
-// when another one has left.
+// If streams have as many readers as they may, the server tells one more reader to try again. It lets
+// this reader in when another reader has left.
 func TestReadersAreBounded(t *testing.T) {
 	d := newToy(t, root.Dir(t.TempDir()), 0)
 	at := httptest.NewServer(d)

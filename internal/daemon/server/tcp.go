@@ -12,8 +12,7 @@ import (
 
 // ServeMetrics serves /metrics and /v1/health, and nothing else, on a TCP address until
 // Shutdown. An addr without a host is on the loopback. ServeMetrics returns the address
-// with its port. Its user may
-// call it until it succeeds, before Shutdown.
+// with its port. A daemon may call ServeMetrics until a call succeeds, before Shutdown.
 //
 // Anybody may be able to connect, pods too. So no request costs a line in the log, except at the
 // level debug, and a client with many connections keeps no other client from having one (see

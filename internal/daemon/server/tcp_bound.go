@@ -50,8 +50,8 @@ func (l boundListener) Accept() (net.Conn, error) {
 	return &boundConn{conn}, nil
 }
 
-// boundConn is a connection that leaves nothing unsent in the kernel when it is closed, once it
-// has failed to take an answer.
+// boundConn is a connection whose Close leaves nothing unsent in the kernel, if a Write has failed
+// before.
 type boundConn struct{ *net.TCPConn }
 
 func (c *boundConn) Write(b []byte) (int, error) {

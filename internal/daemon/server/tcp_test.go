@@ -120,7 +120,7 @@ func TestMetricsOfOthersAreServed(t *testing.T) {
 	}
 }
 
-// Each of many sources has one connection: the oldest gives its place to a new one.
+// Each of many sources has one connection: the oldest connection gives its place to a new connection.
 func TestMetricsOfManySources(t *testing.T) {
 	d := startMetrics(t)
 	var all []tcpClient
@@ -235,7 +235,8 @@ func TestMetricsConnectionsKeepLittle(t *testing.T) {
 	}))
 }
 
-// The context of a connection ends with the connection, so that nothing is left of it.
+// The context of a connection ends with the connection, so that the server's context does not
+// remember it.
 func TestClosedConnectionsEndTheirContexts(t *testing.T) {
 	c := newConns(1, slog.New(slog.DiscardHandler))
 	c.fair = true
@@ -263,8 +264,8 @@ func (r reader) Write([]byte) (int, error) {
 	return 0, net.ErrClosed
 }
 
-// As many clients as there are scrapes at once do not read their answers. Other clients get
-// their answers, and the log says nothing when the clients that do not read leave.
+// maxScrapes clients do not read their answers. Other clients get their answers, and the log says
+// nothing when the clients that do not read leave.
 func TestScrapesThatNobodyReads(t *testing.T) {
 	d := newToy(t, root.Dir(t.TempDir()), 0)
 	h := d.metrics.handler(d.log)

@@ -77,7 +77,7 @@ func TestStuckReader(t *testing.T) {
 	})
 }
 
-// A client that stops in the middle of a header or a body is not waited for without end.
+// The server does not wait without end for a client that stops in the middle of a header or a body.
 func TestSlowClient(t *testing.T) {
 	for name, test := range map[string]struct {
 		sent   string

@@ -72,7 +72,7 @@ func newToy(t testing.TB, dir root.Dir, concurrency int) *toy {
 	return d
 }
 
-// startToy serves a toy daemon until the test ends. It is not open yet.
+// startToy serves a toy daemon until the test ends. The daemon is not open yet.
 func startToy(t testing.TB) *toy {
 	t.Helper()
 	d := newToy(t, root.Dir(t.TempDir()), 0)
@@ -121,7 +121,7 @@ func (w *written) Write(p []byte) (int, error) {
 	return w.text.Write(p)
 }
 
-// take returns all that was written since it was called last.
+// take returns all that was written since the last take.
 func (w *written) take() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -129,7 +129,7 @@ func (w *written) take() string {
 	return w.text.String()
 }
 
-// call answers with the toy that it is asked for.
+// call answers with the toy that the request names.
 func (d *toy) call(r *Request) (*Answer, error) {
 	made := struct{ Name string }{r.ID}
 	r.About(func() []any { return []any{"toy", made.Name} })
@@ -153,7 +153,7 @@ func (d *toy) call(r *Request) (*Answer, error) {
 // state answers whether the daemon still restores.
 func state(r *Request) (*Answer, error) { return OK(r.Restoring()) }
 
-// news is a Source of what happened. It ends when it is closed.
+// news is a Source of what happened. The stream ends when somebody closes the channel.
 type news chan string
 
 func (n news) Next(ctx context.Context) (any, error) {
@@ -180,7 +180,7 @@ func (n news) Last(why error) any { return "the end: " + why.Error() }
 // aToy is the body of a request that makes a toy.
 const aToy = `{"name":"bear"}`
 
-// asked is an answer.
+// asked is the answer to a request of ask.
 type asked struct {
 	status int
 	header http.Header

@@ -21,8 +21,8 @@ const skew = time.Millisecond
 // When places a request in time, by CLOCK_BOOTTIME in nanoseconds.
 type When struct {
 	Started  int64 // when the client's process began
-	Running  int64 // when its program ran; 0: when it began
-	Deadline int64 // when it gives up; at most MaxDeadline after it ran
+	Running  int64 // when that process began to run the client's program; 0: when the process began
+	Deadline int64 // when the client gives up; at most MaxDeadline after Running
 }
 
 // Latest is when the client may have been asked for its verb at the latest. Its process
@@ -39,8 +39,7 @@ func (w When) budget() time.Duration {
 	return left - min(left/10, 100*time.Millisecond)
 }
 
-// parseWhen reads a request's headers. Without them it starts now and ends
-// after limit.
+// parseWhen reads a request's headers. A request without them starts now and ends after limit.
 func parseWhen(h http.Header, limit time.Duration) (When, *api.Error) {
 	now := boottime.Now()
 	started, err := headerPast(h, api.HeaderStarted, now, now)
@@ -69,7 +68,8 @@ func expired(w When) *api.Error {
 	return cni.Errorf(cni.CodeTryAgain, "the request has expired", "its deadline passed %v ago; nothing was done", -w.Remaining())
 }
 
-// headerPast reads a header that is a time which has been, or returns absent without it.
+// headerPast reads a header whose time must be in the past, or returns absent if the request lacks the
+// header.
 func headerPast(h http.Header, name string, absent, now int64) (int64, *api.Error) {
 	at, err := headerTime(h, name, absent)
 	if err != nil {

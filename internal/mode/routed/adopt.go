@@ -17,9 +17,9 @@ import (
 )
 
 // Sight looks at the link that a deletion of a key names. nil means that there is no such
-// link, that it is another attachment's, or that it belongs to another agent that lives: then
-// Berth leaves the link alone. It sees a link of an instance that nobody serves, which may be
-// a link of this node's former agent.
+// link, or that Berth leaves the link alone, because the link is another attachment's or belongs to
+// another agent that lives. Sight does see a link of an instance that nobody serves: it may be a link
+// of this node's former agent.
 func (m *Routed) Sight(name string, k attachment.Key, addrs []netip.Addr) (*mode.Sight, error) {
 	l, err := m.Conn.Link(name)
 	if errors.Is(err, kernel.ErrNotFound) {
@@ -44,10 +44,10 @@ func (m *Routed) Sight(name string, k attachment.Key, addrs []netip.Addr) (*mode
 }
 
 // Adopt returns the owner of an attachment that no record tells of. The owner holds the link
-// as it was seen, and none if seen is nil. names are the addresses that it has. The owner holds all
-// host ports that the agent's table has in its name. It has no names for them: it is about to
-// be released. Adopt does not look at the table, because a table that hangs must not keep the pod
-// from being cut off.
+// as it was seen, or no link if seen is nil. names are the addresses that the owner has. The owner
+// holds all host ports that the agent's table has in the owner's name, but it has no names for these
+// ports: the agent is about to release it. Adopt does not look at the table, because a table that
+// hangs must not keep the pod from being cut off.
 func (m *Routed) Adopt(id hold.ID, r attachment.Record, seen *mode.Sight, names []netip.Addr) hold.Owner {
 	o := owner(id, r, adopted(id, r, seen), names, names)
 	o.Holds = append(o.Holds, hold.Hold{Owner: id, Spec: &hostports.Spec{Link: stamp.Link(m.Instance, id)}})
@@ -63,7 +63,7 @@ func adopted(id hold.ID, r attachment.Record, s *mode.Sight) *link.Spec {
 	}
 	mac, hostMAC := link.MACs(id)
 	if s.MAC != "" {
-		mac = s.MAC // an ADD may ask for one
+		mac = s.MAC // an ADD may ask for a MAC of its own
 	}
 	return &link.Spec{
 		Name:      s.Name,

@@ -12,9 +12,9 @@ import (
 	"github.com/berth-net/berth/internal/kinds/link"
 )
 
-// owner returns an attachment's owner. veth is its link, nil if the link is gone. names are
-// its addresses. When the owner ends, the kernel is made to forget the connections of the
-// addresses in traffic.
+// owner returns an attachment's owner. veth is the attachment's link, nil if the link is gone. names
+// are the attachment's addresses. When the owner ends, the agent makes the kernel forget the
+// connections of the addresses in traffic.
 func owner(id hold.ID, r attachment.Record, veth *link.Spec, names, traffic []netip.Addr) hold.Owner {
 	o := hold.Owner{ID: id, Meta: r.Encode()}
 	for _, a := range names {
@@ -29,7 +29,8 @@ func owner(id hold.ID, r attachment.Record, veth *link.Spec, names, traffic []ne
 	return o
 }
 
-// withPorts gives an owner host ports. They come last, so that they lead to a pod that is there.
+// withPorts gives an owner host ports. The ports are the owner's last hold, so that they lead to a pod
+// that is there.
 func withPorts(o *hold.Owner, s *hostports.Spec) {
 	for _, m := range s.Mappings {
 		o.Names = append(o.Names, hostports.Name(m))
@@ -37,8 +38,8 @@ func withPorts(o *hold.Owner, s *hostports.Spec) {
 	o.Holds = append(o.Holds, hold.Hold{Owner: o.ID, Spec: s})
 }
 
-// In returns an attachment's owner with its link in another network namespace, or in the same
-// one by another path, and with this name there. o stays as it is.
+// In returns an attachment's owner whose link is in another network namespace, or in the same
+// namespace by another path, and has the name ifname there. o stays as it is.
 func (*Routed) In(netns ns.Ref, ifname string, o hold.Owner) hold.Owner {
 	o = o.Clone()
 	for i, h := range o.Holds {

@@ -25,8 +25,8 @@ type wish struct {
 	Bandwidth netconf.Bandwidth
 }
 
-// plan returns the owner that a routed attachment will be, with all that it will hold. id is
-// its incarnation, instance the agent's, and addrs are the addresses claimed for it.
+// plan returns the owner that a routed attachment will be, with all that it will hold. id is the
+// owner's id, instance the agent's instance id, and addrs are the addresses claimed for the attachment.
 func plan(id hold.ID, instance string, r attachment.Record, w wish, addrs []netip.Addr) hold.Owner {
 	mac, hostMAC := link.MACs(id)
 	if w.MAC != nil {

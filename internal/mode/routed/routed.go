@@ -39,7 +39,7 @@ type Options struct {
 	Pools  Pools
 	// MTU returns the MTU, in bytes, of pods whose configuration names none.
 	MTU func() int
-	// Claim takes addresses of a pool: the wanted ones, if there are any.
+	// Claim takes addresses of a pool: the wanted addresses, if there are any.
 	Claim func(ctx context.Context, pool string, wanted []netip.Addr) (ipam.Claim, error)
 	// Unclaim gives back addresses that nobody has used.
 	Unclaim func(ipam.Claim)
@@ -186,8 +186,8 @@ func (*Routed) Interface(o hold.Owner) (attachment.Interface, error) {
 	return face, nil
 }
 
-// Again writes onto the host's end when the repeated ADD began that was answered with the
-// attachment.
+// Again writes `started` onto the host's end of the attachment's link. `started` is when the repeated ADD
+// began that the attachment answers.
 func (m *Routed) Again(o hold.Owner, started int64) error {
 	_, s, err := linkOf(o)
 	if err != nil {

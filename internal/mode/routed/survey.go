@@ -144,7 +144,7 @@ func (m *Routed) believe(given map[string][]netip.Addr, links []rtnl.Link, ends 
 	}
 }
 
-// hasFamily reports whether one of addrs is of the same family as of.
+// hasFamily reports whether one of addrs is of the same family as the address `of`.
 func hasFamily(addrs []netip.Addr, of netip.Addr) bool {
 	return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return a.Is4() == of.Is4() })
 }
@@ -175,7 +175,7 @@ func markAlike(pods []mode.Found) {
 func (m *Routed) found(l rtnl.Link, seen mode.Sight, end link.PodEnd, epoch string, now time.Time) mode.Found {
 	id, _ := stamp.LinkID(l.Name)
 	p := mode.Found{Addresses: seen.Addresses}
-	// Started stays 0 if the alias does not say it: then every deletion comes after it.
+	// Started stays 0 if the alias does not say when the ADD began: then every deletion comes after the ADD.
 	p.Record = attachment.Record{Netns: end.Netns, Mode: netconf.ModeRouted, Created: now, Made: m.Boottime(), Epoch: epoch, Adopted: true}
 	s, stamped := stamp.Parse(l.Alias)
 	key, err := s.Key()

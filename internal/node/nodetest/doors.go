@@ -22,8 +22,8 @@ type doors struct {
 	ruleset  nft.Ruleset
 	held     hold.ID                                    // the owner of the table; "": nobody has it
 	missed   bool                                       // Map has put the table back before Run heard that others had deleted it
-	kept     func(hold.ID, []nft.Mapping) []nft.Mapping // nil: all are kept
-	going    func(hold.ID) (bool, error)                // nil: nobody goes
+	kept     func(hold.ID, []nft.Mapping) []nft.Mapping // returns the host ports of a former agent that this agent keeps; nil: it keeps all
+	going    func(hold.ID) (bool, error)                // reports whether an owner's deletion waits; nil: no deletion does
 	mapped   map[hold.ID][]nft.Mapping                  // host ports that the agent has mapped or found; nil: it has not looked
 	claims   *claims
 	batches  *atomic.Uint32

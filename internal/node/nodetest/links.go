@@ -221,7 +221,7 @@ func (k links) VerifyPod(_ context.Context, h hold.Hold) error {
 	return nil
 }
 
-// sever sets links down, which are cut off.
+// sever sets down links that are cut off.
 func (k links) sever(_ context.Context, hs []hold.Hold) error {
 	var errs []error
 	for _, h := range hs {

@@ -129,7 +129,7 @@ func (w *Node) Flush() {
 	}
 }
 
-// Traffic lets every pod send that can, so that connection tracking has entries of its
+// Traffic lets every reachable pod send, so that connection tracking has entries of the pod's
 // addresses from now on. If another link has left an entry of such an address, the entry
 // leads the packets that link's way: astray says so.
 func (w *Node) Traffic() (astray []string) {

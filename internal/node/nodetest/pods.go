@@ -7,7 +7,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/link"
 )
 
-// Pod is a network namespace. Its path may lead to another one by now.
+// Pod is a network namespace. The pod's path may lead to another namespace by now.
 type Pod struct {
 	node  *Node
 	boot  int // the boot in which it was made
@@ -81,7 +81,7 @@ func (p *Pod) Ends() map[string]Link {
 // netns is an open network namespace of a node.
 type netns struct{ *Pod }
 
-// open opens the namespace at a reference's path. It fails if that is another one now.
+// open opens the namespace at a reference's path. It fails if another namespace is there now.
 func (w *Node) open(ref ns.Ref) (ns.Handle, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -100,7 +100,7 @@ func (n netns) HasLink(name string) (bool, error) {
 
 func (n netns) Close() error { return nil }
 
-// Identify returns the namespace at a reference's path. It fails if that is another one
+// Identify returns the namespace at a reference's path. It fails if another namespace is there
 // now.
 func (w *Node) Identify(ref ns.Ref) (ns.Ref, error) {
 	n, err := w.open(ref)

@@ -15,7 +15,7 @@ import (
 // Parent is the header of a request that is traced.
 const Parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
-// Span is what the tests look at of a span.
+// Span has the parts of a span that the tests look at.
 type Span struct {
 	Name         string
 	SpanID       string
@@ -41,7 +41,7 @@ func (s Span) Says(key string) string {
 }
 
 // New returns a tracer of requests with a parent, and a function that returns the spans of all
-// requests that have been answered since, by their names. It is called once.
+// requests that have been answered since, by their names. The test calls this function only once.
 func New(t testing.TB) (*trace.Tracer, func() map[string]Span) {
 	t.Helper()
 	var body struct {
