@@ -54,16 +54,18 @@ func stampless(link rtnl.Link) bool {
 // Berth's, and if too little else shows whose link it is. It is another's only if it
 // cannot be the pod's link: because it is no veth, because its second name is another
 // link's, because this agent has seen the owner's link at another index (a link keeps its index as
-// long as it is on the node), or because it has neither the owner's second name nor the owner's MAC, and
-// its other end is not in the pod. Else its end proves nothing: a pod can move its end into a network
-// namespace that the pod has made.
+// long as it is on the node), or because it has neither the owner's second name nor the owner's MAC, no
+// route of Berth's to the pod leads to it, and its other end is not in the pod. Else its end proves
+// nothing: a pod can move its end into a network namespace that the pod has made.
 func (l *Links) judge(s *Spec, link rtnl.Link) verdict {
 	switch {
 	case l.owns(s, link):
 		return own
 	case !stampless(link) || !link.Veth || link.Given != "" && link.Given != s.Name:
 		return another
-	case l.wasElsewhere(s, link) || signsOf(s.Name, l.groups, link).own == 0 && l.endsElsewhere(s, link):
+	case l.wasElsewhere(s, link):
+		return another
+	case signsOf(s.Name, l.groups, link).own == 0 && l.endsElsewhere(s, link) && !slices.Contains(l.routed(s), link.Index):
 		return another
 	}
 	return unsure
