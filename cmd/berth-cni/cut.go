@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"strings"
 	"time"
@@ -180,12 +181,15 @@ func (c *call) named() (answer, error) {
 // If leadsTo cannot see something, such as a namespace that is gone, it returns nil: leadsTo only
 // helps runtimes that lost the result of ADD, that send no result (configurations below 0.4.0)
 // or an old one, and it helps with renamed links. It returns an error only if another try may
-// see more, as when there was no file descriptor left. A lost answer of the kernel (errLost) is
-// no error: the pod can bring that about for as long as it likes, just as it can hide its
-// interface.
+// see more: if there was no file descriptor left, or if the node does not tell of the host's end
+// (errNode). A lost answer of the kernel in the pod (errLost) is no error: the pod can bring that
+// about for as long as it likes, just as it can hide its interface.
 func (c *call) leadsTo() (answer, error) {
 	inside, end, err := c.ends()
 	c.noPod = errors.Is(err, ns.ErrGone) || errors.Is(err, ns.ErrFile)
+	if errors.Is(err, errNode) {
+		return nil, err
+	}
 	if end == nil {
 		return nil, passing(err)
 	}
@@ -225,12 +229,28 @@ func (c *call) ends() (inside, host answer, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	peer := inside.number(unix.IFLA_LINK)
-	if peer == 0 {
-		return nil, nil, nil
-	}
-	host, err = look(device{index: peer})
+	host, err = peer(inside.number(unix.IFLA_LINK))
 	return inside, host, err
+}
+
+// errNode says that the node, where no pod disturbs the plugin, has not told of a link.
+var errNode = errors.New("looking for the link that leads into the pod")
+
+// peer returns the node's link at an index that a pod tells; nil if there is none. Any other
+// error is errNode. A pod's tunnel can tell a number that is no index, at which the kernel refuses to
+// look (EINVAL): such a number leads to no link.
+func peer(index uint32) (answer, error) {
+	if index == 0 || index > math.MaxInt32 {
+		return nil, nil
+	}
+	link, err := look(device{index: index})
+	if err == unix.ENODEV {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: link %d: %w", errNode, index, err)
+	}
+	return link, nil
 }
 
 // elsewhere returns a link of this attachment whose agent runs, and what that agent says of

@@ -127,7 +127,7 @@ func (l *Links) fromList(s *Spec) ([]int, error) {
 	return l.remembered(s), nil
 }
 
-// routed returns the links to which the host's routes to a pod's addresses lead.
+// routed returns the links to which Berth's routes to a pod's addresses lead.
 func (l *Links) routed(s *Spec) []int {
 	routes := make([]rtnl.Route, len(s.Addresses))
 	var rs []rtnl.Request

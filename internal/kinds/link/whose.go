@@ -55,15 +55,18 @@ func stampless(link rtnl.Link) bool {
 // is another only if the link cannot be the pod's: because it is no veth, because its second name is
 // another link's, because this agent has seen the owner's link at another index (a link keeps its index
 // as long as it is on the node), or because it has neither the owner's second name nor the owner's MAC,
-// and its other end is not in the pod. If the link has that second name or MAC, the place of its other
-// end proves nothing: a pod can move its end into a network namespace that the pod has made.
+// no route of Berth's to the pod leads to it, and its other end is not in the pod. If the link has that
+// second name or MAC, or such a route, the place of its other end proves nothing: a pod can move its
+// end into a network namespace that the pod has made.
 func (l *Links) judge(s *Spec, link rtnl.Link) verdict {
 	switch {
 	case l.owns(s, link):
 		return own
 	case !stampless(link) || !link.Veth || link.Given != "" && link.Given != s.Name:
 		return another
-	case l.wasElsewhere(s, link) || signsOf(s.Name, l.groups, link).own == 0 && l.endsElsewhere(s, link):
+	case l.wasElsewhere(s, link):
+		return another
+	case signsOf(s.Name, l.groups, link).own == 0 && l.endsElsewhere(s, link) && !slices.Contains(l.routed(s), link.Index):
 		return another
 	}
 	return unsure

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -48,6 +50,7 @@ var strips = map[string]struct {
 	"index":                  {hide{second: true, routes: true}, []rtnl.Setting{rtnl.MAC(another), rtnl.Group(0)}, false},
 	"MAC alone":              {hide{second: true, index: true, routes: true, end: true}, []rtnl.Setting{rtnl.Group(0)}, false},
 	"second name alone":      {hide{index: true, routes: true, end: true}, []rtnl.Setting{rtnl.MAC(another), rtnl.Group(0)}, false},
+	"routes alone":           {hide{second: true, index: true, end: true}, []rtnl.Setting{rtnl.MAC(another), rtnl.Group(0)}, false},
 	"the pod's end":          {hide{second: true, index: true, routes: true}, []rtnl.Setting{rtnl.MAC(another), rtnl.Group(0)}, false},
 }
 
@@ -86,6 +89,32 @@ func TestStripped(t *testing.T) {
 				must(t, f.verify(other))
 			})
 		}
+	}
+}
+
+// A pod's link has lost all marks but its routes, and the pod has moved its end. One route of
+// Berth's makes Berth owe the release. Routes of another program show nothing: Berth takes the
+// link for a stranger's, and leaves it alone.
+func TestOthersRoutesProveNothing(t *testing.T) {
+	f := newFixture(t)
+	f.forwarding()
+	pod, h := f.pod(both)
+	at := f.strip(pod, h, "", hide{second: true, index: true, end: true}, rtnl.MAC(another), rtnl.Group(0))
+	was := f.at(at)
+	t.Cleanup(func() { f.conn.Do(rtnl.DelLinkAt(at)) })
+	replace := func(a netip.Addr) {
+		nettest.Run(t, nil, fmt.Sprintf("ip route replace %s dev %s proto static", a, was.Name))
+	}
+	v4, v6 := spec(h).Addresses[0], spec(h).Addresses[1]
+	replace(v4)
+	if err := f.kind.Cut(t.Context(), h); err == nil || !strings.Contains(err.Error(), "Berth leaves it alone") {
+		t.Errorf("with one route of Berth's Cut says %v", err)
+	}
+	replace(v6)
+	must(t, f.kind.Cut(t.Context(), h))
+	f.release(h)
+	if now := f.at(at); now != was {
+		t.Errorf("the link was %+v and is %+v", was, now)
 	}
 }
 
