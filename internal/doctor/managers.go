@@ -146,7 +146,7 @@ func lookNetworkd(_ context.Context, n *Node) Finding {
 			`=no\n' > /etc/systemd/networkd.conf.d/berth.conf; systemctl restart systemd-networkd`}
 }
 
-// some names a few of many things.
+// some returns the first three names, and how many more there are.
 func some(names []string) string {
 	if len(names) > 3 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:3], ", "), len(names)-3)

@@ -79,8 +79,9 @@ func lookForwarding(_ context.Context, n *Node) Finding {
 	return f
 }
 
-// unforwarded returns the sysctls by which uplinks alone do not forward, with their values and
-// without. Answers to pods come in by uplinks. (For IPv6 conf/all's alone decides.)
+// unforwarded returns the sysctls that keep single uplinks from forwarding: off has each sysctl with
+// its value, names has the names alone. Answers to pods come in by uplinks. unforwarded looks at IPv4
+// alone: for IPv6 only the sysctl of conf/all decides.
 func unforwarded() (off, names []string, err error) {
 	links, err := uplinks()
 	for _, link := range links {
