@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// rateChecks are about limits of bandwidth, of lists that have a plugin for them.
+// rateChecks are about limits of bandwidth. They are made only if a plugin of the list declares the
+// capability bandwidth.
 var rateChecks = []Check{
 	{
 		Name: "rates/kept", Spec: "the suite's own: CNI's CONVENTIONS.md, Dynamic Plugin specific fields: bandwidth",
@@ -25,8 +26,9 @@ const (
 	rateTries   = 5
 )
 
-// ratesKept streams between node and pod. However busy the machine is, no stream may be faster than
-// the rate allows. One of the streams has to reach the rate.
+// ratesKept sends streams between node and pod, up to rateTries in each direction. No stream may be
+// faster than the rate allows. One of the streams has to reach the rate: the others may be slow because
+// the machine is busy.
 func ratesKept(t *T) {
 	t.needCapability("bandwidth")
 	a := t.NewAttachment()

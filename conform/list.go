@@ -98,8 +98,8 @@ func (l *List) Conf(plugin int, keys map[string]any) []byte {
 	return raw
 }
 
-// runtimeConfig returns the runtime's arguments for which the plugin declares a capability; nil if
-// there are none.
+// runtimeConfig returns those of the runtime's arguments for which the plugin declares a capability.
+// If there is no such argument, it returns nil.
 func (p Plugin) runtimeConfig(all map[string]any) map[string]any {
 	some := maps.Clone(all)
 	maps.DeleteFunc(some, func(k string, _ any) bool { return !slices.Contains(p.Capabilities, k) })
