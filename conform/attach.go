@@ -18,7 +18,7 @@ type Attachment struct {
 	Runtime map[string]any
 	Keys    map[string]any  // set in each plugin's configuration
 	Version string          // cniVersion
-	Result  json.RawMessage // the last plugin's, of ADD; nil: none, and calls have no prevResult
+	Result  json.RawMessage // what the last plugin answered to ADD; nil: no ADD has answered, and calls have no prevResult
 }
 
 // NewAttachment makes a new pod, and returns an attachment for it that no ADD has made yet.

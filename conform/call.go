@@ -24,7 +24,7 @@ type Call struct {
 	Wrapper []string // the program that runs the plugin, such as strace; nil: none
 
 	Path  string            // the folder in which delegated plugins are looked for first; "": none
-	Began func(kill func()) // called with a function that kills the plugin, and all that it started, while it runs; may be nil
+	Began func(kill func()) // is called when the plugin has started; kill kills the plugin and all its processes; may be nil
 }
 
 // Answer is how a plugin answered a call.

@@ -97,7 +97,7 @@ func addFailedUndone(t *T) {
 	before := t.Warm()
 	for _, f := range t.failures() {
 		if f.late {
-			continue // DEL has to undo what succeeded
+			continue // DEL has to undo the ADDs of the plugins before
 		}
 		a, got := f.add(t)
 		if got.OK() {

@@ -33,7 +33,7 @@ func parallelPods(t *T) {
 	for _, got := range t.beside(pods, t.tryAdd) {
 		if !got.OK() {
 			failed++
-			if got.Took >= why.Took { // the calls after one that hangs do not even start
+			if got.Took >= why.Took { // the longest: calls after a call that hangs do not even start
 				why = got
 			}
 		}

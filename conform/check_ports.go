@@ -42,10 +42,10 @@ const (
 // portFamily has the addresses of a family.
 type portFamily struct {
 	name   string
-	node   string // which the node has already
-	hostIP string // which the check gives it
-	bits   int    // prefix length of both
-	other  string // somebody else's, behind the gateway
+	node   string // an address that every node has
+	hostIP string // an address that the check gives to the node
+	bits   int    // the prefix length of node and of hostIP
+	other  string // an address of another machine, behind the gateway
 }
 
 var portFamilies = []portFamily{
@@ -204,7 +204,7 @@ func ask(from int, network, to string, wait time.Duration) (string, error) {
 	}
 	defer c.Close()
 	buf := make([]byte, 100)
-	for { // once more, because a datagram may get lost
+	for { // ask again if no answer comes, because a datagram may get lost
 		if _, err := c.Write([]byte("who?")); err != nil {
 			return "", err
 		}
@@ -253,7 +253,7 @@ func (t *T) tell(at int, ip string, port int, who string) {
 			go func() {
 				defer c.Close()
 				_ = c.SetDeadline(time.Now().Add(portWait))
-				_, _ = c.Read(make([]byte, 100)) // else closing would reset the connection
+				_, _ = c.Read(make([]byte, 100)) // if data were unread, Close would reset the connection
 				_, _ = c.Write([]byte(who))
 			}()
 		}

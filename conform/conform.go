@@ -26,12 +26,12 @@ type Options struct {
 	Run       *regexp.Regexp // which checks; nil: all
 
 	Timeout time.Duration // how long a plugin may take for a call; 0: DefaultTimeout
-	Grace   time.Duration // how long after DEL things may stay; 0: DefaultGrace
+	Grace   time.Duration // how long a pod's things may stay after DEL; 0: DefaultGrace
 	Points  int           // at how many points a plugin is killed in a verb; 0: DefaultPoints
 	Churn   int           // how many pods come and go in the churn check; 0: DefaultChurn
 
 	Progress func(Result)        // called with each result as it comes; may be nil
-	Repeat   func(string) string // returns the command that repeats the checks whose names match; may be nil
+	Repeat   func(string) string // returns the command that repeats the checks whose names match a pattern; may be nil
 }
 
 // The values that zero values of Options stand for.

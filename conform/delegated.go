@@ -15,9 +15,9 @@ import (
 // real plugin.
 type standIn struct {
 	plugin int    // index in the list of the plugin that delegates
-	name   string // of the plugin that it takes the place of
+	name   string // the name of the plugin whose place the stand-in takes
 	path   string // the folder that has the stand-in
-	mark   string // the file that exists once it was called with the verb
+	mark   string // the file that exists once the stand-in was called with the verb
 }
 
 // standInFor makes a stand-in for the IPAM plugin of the first plugin that has an IPAM plugin

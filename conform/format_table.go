@@ -57,7 +57,7 @@ func (r *Report) Summary() string {
 type page struct {
 	strings.Builder
 	colour bool
-	width  int // of the names of checks
+	width  int // of the column of the checks' names
 }
 
 func (p *page) printf(format string, args ...any) { fmt.Fprintf(&p.Builder, format, args...) }

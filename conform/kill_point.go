@@ -21,7 +21,7 @@ const changing = "write,pwrite64,?sendto,sendmsg,connect,setns,unshare,mount,umo
 // point is where a plugin of the list is killed in a verb.
 type point struct {
 	plugin int
-	change int           // after how many of the changing system calls; 0: see after
+	change int           // after how many of the changing system calls the plugin is killed; 0: see the field after
 	after  time.Duration // how long after the start
 	name   string
 }

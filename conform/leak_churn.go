@@ -59,7 +59,7 @@ func leakChurn(t *T) {
 			case !deleted[i].OK():
 				t.Failf("after %d pods came and went, DEL fails: %s", done, deleted[i])
 			}
-			if t.linkNow(a) != nil { // that is no leak, since a runtime ends the pod's namespace
+			if t.linkNow(a) != nil { // the interface is no leak, since a runtime ends the pod's namespace
 				t.must(a.Pod.Remove())
 				pods[i] = t.NewPod()
 			}

@@ -44,7 +44,7 @@ func parseList(raw []byte) (*List, error) {
 		Version string                       `json:"cniVersion"`
 		Plugins []map[string]json.RawMessage `json:"plugins"`
 
-		DisableCheck any `json:"disableCheck"` // "true" is how 0.4.0 wrote it
+		DisableCheck any `json:"disableCheck"` // true, or in lists for CNI 0.4.0 the string "true"
 	}
 	if err := json.Unmarshal(raw, &file); err != nil {
 		return nil, fmt.Errorf("no network configuration list: %w", err)

@@ -23,7 +23,7 @@ type Node struct {
 	world int // the network namespace behind the uplinks
 	store *store
 
-	queue *queue // of the calls that are being made at once; nil: none are
+	queue *queue // limits calls that run at the same time; nil: calls run one by one
 
 	mu   sync.Mutex
 	pods []*Pod
