@@ -21,8 +21,8 @@ const (
 // died does no harm. All are CLOCK_BOOTTIME in nanoseconds.
 const (
 	HeaderStarted  = "Berth-Started"  // when the client began
-	HeaderRunning  = "Berth-Running"  // when its own program ran; the runtime asked for the verb between the two
-	HeaderDeadline = "Berth-Deadline" // when it gives up
+	HeaderRunning  = "Berth-Running"  // when the client's own program ran; the runtime asked for the verb between Berth-Started and this time
+	HeaderDeadline = "Berth-Deadline" // when the client gives up
 )
 
 // Paths of the API.
@@ -140,8 +140,8 @@ type Deleted struct {
 }
 
 // GCRequest names the attachments of a network that are valid; the agent releases all
-// others of the network (CNI 1.1, section 4, GC). It also tries again what earlier releases
-// in the network owe, and counts that.
+// others of the network (CNI 1.1, section 4, GC). The agent also tries again what earlier releases
+// in the network owe, and counts what is still owed (Deleted.Owed).
 type GCRequest struct {
 	Network string        `json:"network"`
 	Valid   []GCValid     `json:"valid"`            // null is an empty list
@@ -237,13 +237,13 @@ type Event struct {
 const (
 	EventAttaching = "attaching" // an owner is in the ledger, and its holds are being taken
 	EventAttached  = "attached"  // the owner has all of its holds
-	EventReleasing = "releasing" // its release is promised, and it is being cut off
+	EventReleasing = "releasing" // the owner's release is promised, and the owner is being cut off
 	EventReleased  = "released"  // nothing of the owner is left
 	EventOwed      = "owed"      // the release of a hold failed, and is tried again
 	EventDrift     = "drift"     // the world differed from the ledger
 	EventMended    = "mended"    // what had drifted is as the ledger says again; Message is the drift's message
 	EventEnded     = "ended"     // something that the owner holds has ended by itself, as a process does
-	EventExhausted = "exhausted" // an ADD has found no free address in a pool; repeated only if an ADD has found one since
+	EventExhausted = "exhausted" // an ADD has found no free address in a pool; repeated only if another ADD has found a free address since
 	EventSet       = "set"       // the agent has set a sysctl of the node's that is not about pods alone
 	EventEnd       = "end"       // the stream ends
 )
@@ -317,7 +317,7 @@ func FindingTypes() []string {
 // Audit says where the agent's ledger and the world differ.
 type Audit struct {
 	Time     time.Time `json:"time"`
-	Owners   int       `json:"owners"` // that were looked at
+	Owners   int       `json:"owners"` // that the audit looked at
 	Holds    int       `json:"holds"`
 	Findings []Finding `json:"findings"`
 }

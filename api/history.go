@@ -11,13 +11,13 @@ import (
 type Past struct {
 	Attachment  Attachment `json:"attachment"`
 	Failed      string     `json:"failed,omitempty"`      // why its ADD failed
-	AskedBy     string     `json:"askedBy,omitempty"`     // who had it released, one of Askers; "": an earlier run of the agent knew
+	AskedBy     string     `json:"askedBy,omitempty"`     // who had the attachment released, one of Askers; "": only an earlier run of the agent knew who
 	Queued      *time.Time `json:"queued,omitempty"`      // when the plugin queued its DEL, because no agent answered; Releasing is when an agent took up the DEL
 	CutOff      *time.Time `json:"cutOff,omitempty"`      // when the pod was cut off (if Inherited, at the latest then); nil: not cut off yet, or not before the release
-	CutByPlugin bool       `json:"cutByPlugin,omitempty"` // the plugin cut it off, when it had queued its DEL
+	CutByPlugin bool       `json:"cutByPlugin,omitempty"` // the plugin cut the pod off, after the plugin had queued the DEL
 	CutError    string     `json:"cutError,omitempty"`
 	Holds       []PastHold `json:"holds,omitempty"`
-	Ended       *time.Time `json:"ended,omitempty"` // from then on the ledger has forgotten it, and its addresses rest
+	Ended       *time.Time `json:"ended,omitempty"` // when the ledger forgot the attachment; from then on the attachment's addresses rest
 }
 
 // PastHold tells of the release of one hold. The agent does not know the tries of an earlier run.
@@ -26,8 +26,8 @@ type PastHold struct {
 	What     string     `json:"what"` // the thing, in ip's or nft's words
 	Released *time.Time `json:"released,omitempty"`
 	Failures int        `json:"failures,omitempty"` // tries that failed
-	Since    *time.Time `json:"since,omitempty"`    // when the first one failed
-	Error    string     `json:"error,omitempty"`    // of the last one
+	Since    *time.Time `json:"since,omitempty"`    // when the first of these tries failed
+	Error    string     `json:"error,omitempty"`    // of the last of these tries
 }
 
 // These words say who had an attachment released.
@@ -51,11 +51,11 @@ func Askers() []string {
 type PastFilter struct {
 	Pod       string // NAMESPACE/NAME, NAME or UID
 	Container string
-	Address   string    // as netip.Addr.String writes it; an IPv4 address is not in IPv6
-	At        time.Time // attached then, and not cut off; if Inherited, its release was not promised
+	Address   string    // as netip.Addr.String writes it; an IPv4 address is not mapped into IPv6
+	At        time.Time // the attachment was attached then, and not cut off; if Inherited, its release was not promised yet
 	Until     time.Time // with At: attached, and not cut off, at any moment from At on and before Until
-	Since     time.Time // ended then or later, or not yet
-	Limit     int       // at most so many; 0: all
+	Since     time.Time // the attachment ended then or later, or has not ended
+	Limit     int       // how many attachments at most; 0: all
 }
 
 // Matches reports whether the filter, its limit aside, chooses p.
@@ -83,8 +83,8 @@ func (f PastFilter) Matches(p Past) bool {
 // earlier run got that far, and so cuts the attachment off once more.
 func (p Past) Inherited() bool { return p.Attachment.Releasing != nil && p.AskedBy == "" }
 
-// lost returns when the attachment could no longer use its addresses; nil: it still can. An
-// earlier run's cut counts from its promise on, unless the cut is known to fail.
+// lost returns when the attachment could no longer use its addresses; nil: it still can. If an
+// earlier run promised the release, the cut counts from the promise on, unless a cut is known to have failed.
 func (p Past) lost() *time.Time {
 	switch {
 	case p.Inherited() && p.CutError == "":

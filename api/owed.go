@@ -2,14 +2,14 @@ package api
 
 import "time"
 
-// Owed is a hold whose release was tried and failed. It is retried for ever.
+// Owed is a hold whose release was tried and failed. The agent tries the release again for ever.
 type Owed struct {
 	Owner string    `json:"owner"`
 	Kind  string    `json:"kind"` // of the hold; "ledger": all is released, but the owner cannot be forgotten
 	What  string    `json:"what"` // the thing, in ip's or nft's words
 	Since time.Time `json:"since"`
 	Tries int       `json:"tries"` // since this agent was started
-	Next  time.Time `json:"next"`  // when it is tried next; the zero time: this agent cannot try it
+	Next  time.Time `json:"next"`  // when the agent tries the release next; the zero time: this agent cannot try it
 	Error string    `json:"error"` // of the last try
 }
 
@@ -34,7 +34,7 @@ type OwedList struct {
 type Deletions struct {
 	Queued  []QueuedDeletion  `json:"queued"`  // oldest first
 	Damaged []DamagedDeletion `json:"damaged"` // set aside, oldest first
-	// Spares is how many deletions have room there on a full disk.
+	// Spares is how many more deletions have room in the folder on a full disk.
 	Spares int    `json:"spares"`
 	Error  string `json:"error,omitempty"` // why not all of this is known
 }
@@ -64,8 +64,8 @@ type DamagedDeletion struct {
 
 // DeletionCount is how many deletions wait, and how many more have room.
 type DeletionCount struct {
-	Queued      int    `json:"queued"`      // files: a runtime repeats a DEL
-	Attachments int    `json:"attachments"` // that these delete
+	Queued      int    `json:"queued"`      // files; an attachment can have several, because a runtime repeats a DEL
+	Attachments int    `json:"attachments"` // that the queued deletions delete
 	Uncut       int    `json:"uncut"`       // how many of these attachments may still send
 	Damaged     int    `json:"damaged"`
 	Spares      int    `json:"spares"`            // how many more have room on a full disk

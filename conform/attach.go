@@ -18,20 +18,20 @@ type Attachment struct {
 	Runtime map[string]any
 	Keys    map[string]any  // set in each plugin's configuration
 	Version string          // cniVersion
-	Result  json.RawMessage // the last plugin's, of ADD; nil: none, and calls have no prevResult
+	Result  json.RawMessage // what the last plugin answered to ADD; nil: no ADD has answered, and calls have no prevResult
 }
 
 // NewAttachment makes a new pod, and returns an attachment for it that no ADD has made yet.
 func (t *T) NewAttachment() *Attachment { return t.newAttachment(t.NewPod()) }
 
-// Attached returns an attachment of a new pod, after ADD.
+// Attached makes a new pod, executes ADD for it, and returns the attachment.
 func (t *T) Attached() *Attachment {
 	a := t.NewAttachment()
 	t.MustAdd(a)
 	return a
 }
 
-// Orphan is Attached, and then ends the pod's network namespace.
+// Orphan does what Attached does, and then ends the pod's network namespace.
 func (t *T) Orphan() *Attachment {
 	a := t.Attached()
 	t.must(a.Pod.Remove())
@@ -50,12 +50,13 @@ func (t *T) newAttachment(pod *Pod) *Attachment {
 // anyID matches the ids of the suite's containers.
 var anyID = regexp.MustCompile(`\bconform-\d+\b`)
 
-// hostPort returns the node's port that is mapped to a container's port.
+// hostPort returns the port of the node that the runtime maps to a port of a container. container is
+// the container's number, T.ids.
 func hostPort(container int) int { return 20000 + container%40000 }
 
-// runtimeArgs returns what a runtime knows of a container and passes to plugins that
-// declare the capability for it (CNI's CONVENTIONS.md, "Dynamic Plugin specific fields").
-// No two containers share a port.
+// runtimeArgs returns the arguments that a runtime has for a container, by their capabilities. A
+// plugin gets only the arguments whose capability it declares (CNI's CONVENTIONS.md, "Dynamic Plugin
+// specific fields"). No two containers share a port.
 func runtimeArgs(container int) map[string]any {
 	mapping := func(protocol string) map[string]any {
 		return map[string]any{"hostPort": hostPort(container), "containerPort": 8000, "protocol": protocol}
@@ -96,8 +97,8 @@ func (t *T) Exec(c Call) Answer {
 	return a
 }
 
-// Add executes ADD of each plugin of the list, each with the result of the one
-// before it, until one fails, and returns the last answer (CNI 1.1, section 3,
+// Add executes ADD of each plugin of the list, each with the result of the plugin
+// before it, until a plugin fails, and returns the last answer (CNI 1.1, section 3,
 // "Adding an attachment").
 func (t *T) Add(a *Attachment) Answer {
 	got, err := t.tryAdd(a)
@@ -105,7 +106,7 @@ func (t *T) Add(a *Attachment) Answer {
 	return got
 }
 
-// Del executes DEL of each plugin in reverse order, until one fails, and returns
+// Del executes DEL of each plugin in reverse order, until a plugin fails, and returns
 // the last answer (CNI 1.1, section 3, "Deleting an attachment").
 func (t *T) Del(a *Attachment) Answer {
 	got, err := t.tryDel(a)
@@ -118,11 +119,12 @@ type executor func(plugin int, c Call) (Answer, error)
 
 func (t *T) execute(_ int, c Call) (Answer, error) { return t.Node.Exec(t.ctx, c) }
 
-// tryAdd does what Add does, and tryDel what Del does, for callers in other goroutines.
+// tryAdd does what Add does, and tryDel does what Del does. They return errors, so that other
+// goroutines than the check's can call them.
 func (t *T) tryAdd(a *Attachment) (Answer, error) { return t.addBy(a, t.execute) }
 func (t *T) tryDel(a *Attachment) (Answer, error) { return t.delBy(a, t.execute) }
 
-// addBy is tryAdd by an executor.
+// addBy is tryAdd, but the executor executes the calls.
 func (t *T) addBy(a *Attachment, by executor) (last Answer, err error) {
 	a.Result = nil
 	for i := range t.suite.list.Plugins {
@@ -134,7 +136,7 @@ func (t *T) addBy(a *Attachment, by executor) (last Answer, err error) {
 	return last, nil
 }
 
-// delBy is tryDel by an executor.
+// delBy is tryDel, but the executor executes the calls.
 func (t *T) delBy(a *Attachment, by executor) (last Answer, err error) {
 	for i := len(t.suite.list.Plugins) - 1; i >= 0; i-- {
 		if last, err = by(i, t.Call("DEL", i, a, a.Result)); err != nil || !last.OK() {
@@ -144,7 +146,7 @@ func (t *T) delBy(a *Attachment, by executor) (last Answer, err error) {
 	return last, nil
 }
 
-// newAttachments is NewAttachment, n times.
+// newAttachments calls NewAttachment n times.
 func (t *T) newAttachments(n int) []*Attachment {
 	all := make([]*Attachment, n)
 	for i := range all {
@@ -168,7 +170,7 @@ func (t *T) beside(all []*Attachment, do func(*Attachment) (Answer, error)) []An
 	return answers
 }
 
-// Check executes CHECK of each plugin, until one fails, and returns the last
+// Check executes CHECK of each plugin, until a plugin fails, and returns the last
 // answer.
 func (t *T) Check(a *Attachment) Answer {
 	var last Answer
@@ -180,14 +182,14 @@ func (t *T) Check(a *Attachment) Answer {
 	return last
 }
 
-// MustAdd is Add of an attachment that should work; if it fails, the check ends.
+// MustAdd is Add for an attachment that should work. If ADD fails, MustAdd ends the check.
 func (t *T) MustAdd(a *Attachment) {
 	if got := t.Add(a); !got.OK() {
 		t.Fatalf("an ordinary ADD fails: %s", got)
 	}
 }
 
-// MustDel is Del of an attachment that should work; if it fails, the check ends.
+// MustDel is Del for an attachment that should work. If DEL fails, MustDel ends the check.
 func (t *T) MustDel(a *Attachment) {
 	if got := t.Del(a); !got.OK() {
 		t.Fatalf("an ordinary DEL fails: %s", got)

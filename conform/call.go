@@ -24,7 +24,7 @@ type Call struct {
 	Wrapper []string // the program that runs the plugin, such as strace; nil: none
 
 	Path  string            // the folder in which delegated plugins are looked for first; "": none
-	Began func(kill func()) // called with a function that kills the plugin, and all that it started, while it runs; may be nil
+	Began func(kill func()) // is called when the plugin has started; kill kills the plugin and all its processes; may be nil
 }
 
 // Answer is how a plugin answered a call.
@@ -37,7 +37,7 @@ type Answer struct {
 	Took   time.Duration
 }
 
-// Error is CNI's (1.1, section 5: "Error").
+// Error is an error as a plugin prints it (CNI 1.1, section 5: "Error").
 type Error struct {
 	Version string `json:"cniVersion"`
 	Code    uint   `json:"code"`
@@ -48,7 +48,8 @@ type Error struct {
 // OK reports that a plugin succeeded.
 func (a Answer) OK() bool { return a.Exit == 0 && !a.Hung && !a.garbled() }
 
-// garbled reports that an ADD succeeded, but wrote what no runtime can read.
+// garbled reports that an ADD succeeded, but that its output is not JSON, so that no runtime can
+// read it.
 func (a Answer) garbled() bool { return a.Call.Verb == "ADD" && a.Exit == 0 && !json.Valid(a.Stdout) }
 
 // Failure reads the error of a plugin that failed.
@@ -91,8 +92,8 @@ func short(raw []byte) string {
 	return text
 }
 
-// queue has the calls that run at the same time. Plugins may work through the calls one by one. So
-// calls count as hanging only if no call has ended for as long as one call may take.
+// queue limits the time of calls that run at the same time. Plugins may work through the calls one by
+// one. So calls count as hanging only if no call has ended for as long as one call may take.
 type queue struct {
 	ctx   context.Context // ends when the remaining calls hang
 	limit time.Duration
@@ -112,8 +113,8 @@ func (q *queue) ended() {
 	}
 }
 
-// patience returns a context that ends when a call hangs, and a function to be called when
-// the call has ended.
+// patience returns a context that ends when a call hangs, and a function that the caller calls
+// when the call has ended.
 func (n *Node) patience(ctx context.Context) (context.Context, func()) {
 	if n.queue != nil {
 		return n.queue.ctx, n.queue.ended

@@ -127,8 +127,8 @@ func (t *T) judgeKept(plugin string, a *Attachment, prev json.RawMessage) {
 	}
 }
 
-// squat gives a pod an interface with the name that an attachment wants, and returns what
-// squatter says of this interface.
+// squat gives an attachment's pod an interface with the name that the attachment wants, and returns
+// squatter's description of this interface.
 func (t *T) squat(a *Attachment) string {
 	t.must(a.Pod.Do(func() error {
 		// ip link add net0 type veth peer name squat0
@@ -141,7 +141,7 @@ func (t *T) squat(a *Attachment) string {
 	return t.squatter(a)
 }
 
-// squatter describes those parts of an interface that no plugin may change.
+// squatter describes those parts of the interface of squat that no plugin may change.
 func (t *T) squatter(a *Attachment) string {
 	l := t.linkNow(a)
 	if l == nil {
@@ -195,8 +195,8 @@ func wellKnown(code uint) bool {
 	return code >= 1 && code <= 7 || code == 11 || code == 50 || code == 51
 }
 
-// addErrorVersion judges only whether an error names a version: which version is left open by
-// the specification (containernetworking/cni#827).
+// addErrorVersion judges only whether an error names a version. The specification leaves open which
+// version the error names (containernetworking/cni#827).
 func addErrorVersion(t *T) {
 	_, got := t.addNowhere()
 	e := t.wantError(got, nowhere)

@@ -13,8 +13,8 @@ type failure struct {
 	late bool // plugins before the one that fails have succeeded, and cannot undo their part
 }
 
-// failures returns the failures that are possible with the list: before anything is done,
-// in the middle, and as late as possible.
+// failures returns the failures that are possible with the list: an ADD can fail before a plugin
+// has done anything, in the middle, or as late as possible.
 func (t *T) failures() []failure {
 	all := []failure{
 		{what: nowhere, add: (*T).addNowhere},
@@ -29,7 +29,7 @@ func (t *T) failures() []failure {
 	return all
 }
 
-// addTwice executes ADD of an interface name that is taken.
+// addTwice executes ADD with an interface name that the pod has already.
 func (t *T) addTwice() (*Attachment, Answer) {
 	a := t.NewAttachment()
 	t.squat(a)
@@ -71,7 +71,7 @@ func (t *T) addAllButOne() (*Attachment, Answer) {
 	return a, t.Exec(c)
 }
 
-// addFailedLeavesNothing does not judge a DEL that fails: del/after-failed-add does.
+// addFailedLeavesNothing does not judge a DEL that fails: the check del/after-failed-add judges that.
 func addFailedLeavesNothing(t *T) {
 	before := t.Warm()
 	judged := 0
@@ -97,7 +97,7 @@ func addFailedUndone(t *T) {
 	before := t.Warm()
 	for _, f := range t.failures() {
 		if f.late {
-			continue // DEL has to undo what succeeded
+			continue // DEL has to undo the ADDs of the plugins before
 		}
 		a, got := f.add(t)
 		if got.OK() {
@@ -111,7 +111,7 @@ func addFailedUndone(t *T) {
 }
 
 // wantNothingNew is WantNothingNew for one of several steps. It returns the state before the
-// next step, so that things which one step has left are reported once.
+// next step, so that the check reports things that one step has left only once.
 func (t *T) wantNothingNew(before oracle.State, after string) oracle.State {
 	t.WantNothingNew(before, after)
 	return t.Seen()

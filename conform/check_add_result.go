@@ -120,8 +120,8 @@ func (t *T) judgeInterface(a *Attachment, listed iface, l *podLink) {
 	}
 }
 
-// judgeAddresses compares the addresses of the container's interface with those
-// that are listed.
+// judgeAddresses compares the addresses of the container's interface with the addresses
+// that the result lists. at is the index of the interface in the result.
 func (t *T) judgeAddresses(a *Attachment, r *result, at int, l *podLink) {
 	for _, one := range r.IPs {
 		addr, prefix, err := net.ParseCIDR(one.Address)
@@ -148,7 +148,7 @@ func (t *T) judgeAddresses(a *Attachment, r *result, at int, l *podLink) {
 	}
 }
 
-// judgeHost looks on the host for the interfaces that the result lists there.
+// judgeHost looks on the host for the interfaces that the result lists as interfaces of the host.
 func (t *T) judgeHost(r *result) {
 	has := map[string]string{}
 	t.must(t.Do(func() error {
@@ -171,7 +171,7 @@ func (t *T) judgeHost(r *result) {
 	}
 }
 
-// lists reports whether the result has an interface of that name and sandbox.
+// lists reports whether the result has an interface with the same name and the same sandbox.
 func (r *result) lists(one iface) bool {
 	return slices.ContainsFunc(r.Interfaces, func(i iface) bool { return i.Name == one.Name && i.Sandbox == one.Sandbox })
 }
@@ -184,7 +184,7 @@ func (r *result) gives(addr net.IP) bool {
 	})
 }
 
-// routesTo reports whether the result has a route to that destination.
+// routesTo reports whether the result has a route to the destination of item.
 func (r *result) routesTo(item routeItem) bool {
 	return slices.ContainsFunc(r.Routes, func(one routeItem) bool { return one.Dst == item.Dst })
 }

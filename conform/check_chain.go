@@ -34,8 +34,8 @@ func chainCheck(t *T) {
 	t.MustDel(a)
 }
 
-// chainFailedAdd stops before each plugin, as if that plugin's ADD had failed. A runtime
-// has no result then.
+// chainFailedAdd attaches a pod for each plugin of the list, and stops before that plugin, as if its
+// ADD had failed. A runtime has no result then.
 func chainFailedAdd(t *T) {
 	t.needChain()
 	trail := t.trailFrom(t.Warm())

@@ -57,8 +57,8 @@ type damage struct {
 	healed func(*podLink) bool // reports whether somebody has put it back
 }
 
-// checkAfter does damage and then executes CHECK, which has to find it. Some daemons watch for
-// damage, and heal it before CHECK looks: then CHECK need not find the damage.
+// checkAfter calls hurt, which does damage, and then executes CHECK, which has to find the damage. Some
+// daemons watch for damage, and heal it before CHECK looks: then CHECK need not find the damage.
 func (t *T) checkAfter(hurt func(*T, *Attachment, *result, *podLink) damage) {
 	t.checkable()
 	a := t.Attached()
@@ -90,8 +90,8 @@ func loseLink(t *T, a *Attachment, r *result, l *podLink) damage {
 	}}
 }
 
-// loseAddress replaces an address by another one, and restores the routes: the kernel removes
-// them with the address, and CHECK could find the missing routes instead.
+// loseAddress replaces an address by another address, and restores the routes. The kernel removes
+// the routes with the address, and CHECK could find the missing routes instead.
 func loseAddress(t *T, a *Attachment, r *result, l *podLink) damage {
 	var lost *netlink.Addr
 	for _, addr := range r.addresses(r.of(a)) {

@@ -79,7 +79,7 @@ var delChecks = []Check{
 }
 
 // delSparesSuccessor waits until the first pod's things are gone, which may take a while after
-// that pod's DEL. Otherwise it would blame the late DEL for the end of these things.
+// that pod's DEL. Otherwise the check would blame the late DEL for the end of these things.
 func delSparesSuccessor(t *T) {
 	before := t.Warm()
 	a := t.Attached()
@@ -118,9 +118,9 @@ func delWithoutPrevResult(t *T) {
 	t.WantNothingNew(before, "DEL without prevResult")
 }
 
-// delBereft executes DEL after take has taken something from an attachment. It looks only for
-// addresses that DEL did not free. Plugins keep such addresses in files. The leak checks look
-// for everything else.
+// delBereft executes DEL after take has taken something from an attachment. delBereft looks only for
+// addresses that DEL did not free, which plugins keep in files. The leak checks look for everything
+// else.
 func (t *T) delBereft(take func(*Attachment) string) {
 	before := t.Warm()
 	a := t.Attached()

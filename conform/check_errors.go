@@ -41,7 +41,7 @@ var errorChecks = []Check{
 	},
 }
 
-// fault is one way to make a call that cannot be served.
+// fault is one way to make a call that no plugin can serve: do spoils a proper call.
 type fault struct {
 	what string
 	do   func(*Call)
@@ -62,7 +62,8 @@ func without(variable string) fault {
 	}}
 }
 
-// named returns the fault that a network's name is bad; nil: the name is missing.
+// named returns the fault that the network has the given bad name. If name is nil, the
+// configuration has no name.
 func named(name any) fault {
 	what := "without a network name"
 	if text, ok := name.(string); ok {
@@ -125,7 +126,7 @@ func (t *T) wantError(got Answer, what string) *Error {
 	return e
 }
 
-// wantCode is tryFault, and wants errors with that code.
+// wantCode tries a fault with each plugin, and fails unless each answer is an error with that code.
 func (t *T) wantCode(f fault, code uint) {
 	t.tryFault(f, func(got Answer) {
 		if e := t.wantError(got, "ADD "+f.what); e != nil && e.Code != code {
@@ -158,8 +159,8 @@ func errorsEnvironment(t *T) {
 	}
 }
 
-// badNames are the faults of errors/name. Runtimes have to check names; plugins are only
-// allowed to.
+// badNames are the faults that the check errors/name tries. Runtimes have to check names; plugins may
+// check names, but need not.
 var badNames = []fault{named(nil), named("-conform"), named("../conform")}
 
 func errorsName(t *T) {

@@ -44,9 +44,9 @@ var gcChecks = []Check{
 	},
 }
 
-// GC executes GC of all plugins, whatever they answer, as a runtime does with the
-// attachments that it still knows (CNI 1.1, section 3, "Garbage-collecting a network"). It
-// returns the first answer that is no success or, if there is none, the last answer.
+// GC executes GC of all plugins, whatever they answer, as a runtime does. valid are the
+// attachments that the runtime still knows (CNI 1.1, section 3, "Garbage-collecting a network"). GC
+// returns the first answer that is no success or, if all plugins succeed, the last answer.
 func (t *T) GC(valid ...*Attachment) Answer {
 	var got Answer
 	for i := range t.suite.list.Plugins {
@@ -57,8 +57,8 @@ func (t *T) GC(valid ...*Attachment) Answer {
 	return got
 }
 
-// validKeys returns the list of valid attachments under the specification's key, and under the
-// key that the specification gave them first, which libcni still sends too (containernetworking/cni issue 1101).
+// validKeys returns the list of valid attachments under the specification's key, and under the key
+// that an earlier specification had. libcni still sends both keys (containernetworking/cni issue 1101).
 func validKeys(valid []*Attachment) map[string]any {
 	list := []map[string]string{} // not null, even if it is empty
 	for _, a := range valid {
@@ -102,7 +102,8 @@ func gcOtherNetwork(t *T) {
 	t.MustDel(a)
 }
 
-// gcUnlisted ends the pod's network namespace before GC: plugins may assume that.
+// gcUnlisted ends the pod's network namespace before GC: plugins may assume that the namespace of an
+// attachment that is not listed has ended.
 func gcUnlisted(t *T) {
 	t.needSecondPod()
 	t.Warm()
@@ -120,8 +121,8 @@ func gcEmptyList(t *T) {
 	t.WantNothingNew(before, "GC with an empty list")
 }
 
-// gcContinues has several stale attachments, two of which are broken, each in a way of its own.
-// It looks only for things of the attachment that is sound. GC may say that it failed.
+// gcContinues has three stale attachments. Two of them are broken, each in a way of its own. The check
+// looks only for things of the third attachment. The plugins may answer that GC failed.
 func gcContinues(t *T) {
 	t.needSecondPod()
 	t.Warm()

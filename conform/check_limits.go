@@ -45,7 +45,7 @@ var limitChecks = []Check{
 	},
 }
 
-// cycle executes ADD and DEL of an unusual attachment, which have to succeed and to leave
+// cycle executes ADD and DEL of an unusual attachment. Both have to succeed, and to leave
 // nothing.
 func (t *T) cycle(a *Attachment, what string) {
 	before := t.Seen()
@@ -148,8 +148,8 @@ func limitsNetworkName(t *T) {
 	t.cycleNamed(a, name)
 }
 
-// cycleNamed is cycle in a network with another name. Folders and chains that belong to the
-// network itself may stay.
+// cycleNamed is cycle in the network of that name. An ADD and a DEL of another pod come first, so
+// that folders and chains that belong to the network itself may stay.
 func (t *T) cycleNamed(a *Attachment, name string) {
 	first := *a
 	first.ID, first.Pod = a.ID+"-first", t.NewPod()

@@ -33,7 +33,7 @@ func parallelPods(t *T) {
 	for _, got := range t.beside(pods, t.tryAdd) {
 		if !got.OK() {
 			failed++
-			if got.Took >= why.Took { // the calls after one that hangs do not even start
+			if got.Took >= why.Took { // the longest: calls after a call that hangs do not even start
 				why = got
 			}
 		}
@@ -51,8 +51,8 @@ func parallelPods(t *T) {
 		t.must(a.Pod.Remove())
 	}
 	if failed > 0 {
-		// Here plugins may have left things that are now in an ADD's way, among them things that
-		// end with a pod's network namespace: the kernel removes such things late.
+		// On this node plugins may have left things that are in the way of an ADD. Some of these
+		// things end with a pod's network namespace, but the kernel removes them late.
 		t.anotherNode()
 		if room := t.room(crowd); room < crowd {
 			t.Unsupportedf("the list attaches only %d pods, even one by one; this check needs %d", room, crowd)
@@ -62,7 +62,7 @@ func parallelPods(t *T) {
 	t.WantNothingNew(before, "ADDs and then DELs, all at once")
 }
 
-// room returns how many pods can be attached one by one, and stops counting at most.
+// room returns how many pods the list attaches one by one, up to the number `most`.
 func (t *T) room(most int) int {
 	pods := t.newAttachments(most)
 	n := 0

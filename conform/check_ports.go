@@ -9,8 +9,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// portChecks are about ports of the node that are mapped to containers, of lists that have a plugin
-// for them.
+// portChecks are about ports of the node that are mapped to containers. They are made only if a plugin
+// of the list declares the capability portMappings.
 var portChecks = []Check{
 	{
 		Name: "ports/reached", Spec: "the suite's own: CNI's CONVENTIONS.md, Dynamic Plugin specific fields: portMappings",
@@ -42,10 +42,10 @@ const (
 // portFamily has the addresses of a family.
 type portFamily struct {
 	name   string
-	node   string // which the node has already
-	hostIP string // which the check gives it
-	bits   int    // prefix length of both
-	other  string // somebody else's, behind the gateway
+	node   string // an address that every node has
+	hostIP string // an address that the check gives to the node
+	bits   int    // the prefix length of node and of hostIP
+	other  string // an address of another machine, behind the gateway
 }
 
 var portFamilies = []portFamily{
@@ -65,8 +65,8 @@ func mappings(port int, hostIP string) (all []any) {
 	return all
 }
 
-// exposed attaches a pod with mappings, in which a server tells the attachment's ID. It returns the
-// families in which the pod has addresses.
+// exposed attaches a pod with mappings, and starts servers in the pod that tell the attachment's ID. It
+// returns the families in which the pod has addresses.
 func (t *T) exposed(mappings []any) (*Attachment, []portFamily) {
 	a := t.NewAttachment()
 	a.Runtime["portMappings"] = mappings
@@ -175,7 +175,8 @@ func portsOthers(t *T) {
 
 func address(ip string, port int) string { return net.JoinHostPort(ip, fmt.Sprint(port)) }
 
-// wantAnswer fails, and ends the check, unless somebody gets an answer from whom it should come.
+// wantAnswer asks from a network namespace, and fails and ends the check unless the server called want
+// answers.
 func (t *T) wantAnswer(from int, who, network, to, want string) {
 	if got, err := t.answer(from, network, to); err != nil {
 		t.Fatalf("from %s, %s to %s does not come to %s: %v", who, network, to, want, err)
@@ -184,7 +185,7 @@ func (t *T) wantAnswer(from int, who, network, to, want string) {
 	}
 }
 
-// answer asks, for some time, until an answer comes.
+// answer asks until an answer comes, for portWait at most.
 func (t *T) answer(from int, network, to string) (got string, err error) {
 	for end := time.Now().Add(portWait); ; time.Sleep(poll) {
 		if got, err = ask(from, network, to, portOneTime); err == nil || time.Now().After(end) {
@@ -203,7 +204,7 @@ func ask(from int, network, to string, wait time.Duration) (string, error) {
 	}
 	defer c.Close()
 	buf := make([]byte, 100)
-	for { // once more, because a datagram may get lost
+	for { // ask again if no answer comes, because a datagram may get lost
 		if _, err := c.Write([]byte("who?")); err != nil {
 			return "", err
 		}
@@ -230,7 +231,7 @@ func (t *T) tellAll(a *Attachment) {
 func (t *T) tell(at int, ip string, port int, who string) {
 	var l net.Listener
 	var p net.PacketConn
-	// Without the family net would take 0.0.0.0 for :: where lo is down.
+	// Without the family, package net would listen on 0.0.0.0 instead of :: if lo is down.
 	family := "4"
 	if net.ParseIP(ip).To4() == nil {
 		family = "6"
@@ -252,7 +253,7 @@ func (t *T) tell(at int, ip string, port int, who string) {
 			go func() {
 				defer c.Close()
 				_ = c.SetDeadline(time.Now().Add(portWait))
-				_, _ = c.Read(make([]byte, 100)) // else closing would reset the connection
+				_, _ = c.Read(make([]byte, 100)) // if data were unread, Close would reset the connection
 				_, _ = c.Write([]byte(who))
 			}()
 		}

@@ -19,7 +19,7 @@ var statusChecks = []Check{
 	},
 }
 
-// Status executes STATUS of each plugin until one fails, and returns the last
+// Status executes STATUS of each plugin until a plugin fails, and returns the last
 // answer.
 func (t *T) Status() Answer {
 	var last Answer
@@ -65,7 +65,8 @@ func statusDelegated(t *T) {
 	}
 }
 
-// statusExhausted judges only lists with room for few pods: it does not fill up a larger range.
+// statusExhausted judges only lists with room for fewer than crowd pods: it does not use up a larger
+// range.
 func statusExhausted(t *T) {
 	t.needSecondPod()
 	var all []*Attachment

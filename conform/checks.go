@@ -2,7 +2,7 @@ package conform
 
 import "slices"
 
-// checks are all checks, in the order in which they run: a check comes after those that it
+// checks are all checks, in the order in which they run: a check comes after the checks that it
 // needs.
 var checks = slices.Concat(basicChecks, versionChecks, addChecks, errorChecks, delChecks, checkChecks, limitChecks, secondChecks, statusChecks, parallelChecks, chainChecks, rateChecks, portChecks, leakChecks, killChecks, lifeChecks, manyChecks, gcChecks)
 

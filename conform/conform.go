@@ -1,6 +1,6 @@
 // Package conform judges CNI plugins by the specification (0.4.0, 1.0.0 and 1.1.0), and
-// looks for what they leave behind. It needs no more than a configuration list and the
-// plugins' programs, and judges from outside: it plays the runtime, and makes a fresh
+// looks for what the plugins leave behind. It needs no more than a configuration list and the
+// plugins' programs, and judges from outside: the package plays the runtime, and makes a fresh
 // network namespace as the node for each check.
 //
 // A program first calls Enter, which runs the program again in namespaces of its own, and
@@ -26,12 +26,12 @@ type Options struct {
 	Run       *regexp.Regexp // which checks; nil: all
 
 	Timeout time.Duration // how long a plugin may take for a call; 0: DefaultTimeout
-	Grace   time.Duration // how long after DEL things may stay; 0: DefaultGrace
+	Grace   time.Duration // how long a pod's things may stay after DEL; 0: DefaultGrace
 	Points  int           // at how many points a plugin is killed in a verb; 0: DefaultPoints
 	Churn   int           // how many pods come and go in the churn check; 0: DefaultChurn
 
 	Progress func(Result)        // called with each result as it comes; may be nil
-	Repeat   func(string) string // returns the command that repeats the checks whose names match; may be nil
+	Repeat   func(string) string // returns the command that repeats the checks whose names match a pattern; may be nil
 }
 
 // The values that zero values of Options stand for.
@@ -55,8 +55,8 @@ type Check struct {
 	// only for the list's own. Since is the first version that the check is about.
 	Each  bool
 	Since string
-	// Needs are the checks that have to hold before this one is judged: otherwise it would
-	// find the same fault again.
+	// Needs are the checks that have to hold before the suite judges this check: otherwise this
+	// check would find the same fault again.
 	Needs []string
 
 	run func(*T)
@@ -65,8 +65,8 @@ type Check struct {
 // Checks returns all checks in the order in which they run.
 func Checks() []Check { return slices.Clone(checks) }
 
-// Run judges what the options name. Its error is about the options or the machine; what is
-// wrong with a plugin is in the report. When the context ends, Run returns the context's
+// Run judges what the options name. Its error is about the options or the machine; the faults of
+// the plugins are in the report. When the context ends, Run returns the context's
 // error, with a report of the checks that had ended.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	s, err := newSuite(ctx, o)
@@ -129,8 +129,8 @@ func numbers(version string) []int {
 	return n[:]
 }
 
-// try runs one check on a node of its own. If the context ends during the check, it has no
-// result: what was seen then is not the plugin's fault.
+// try runs one check on a node of its own. If the context ends during the check, the check has no
+// result: what the suite saw then is not the plugin's fault.
 func (s *suite) try(ctx context.Context, c Check, version, name string) {
 	began := time.Now()
 	t := &T{suite: s, ctx: ctx, Version: version}

@@ -22,15 +22,15 @@ import (
 
 var must = nettest.Must
 
-// judgeEnv has an order as JSON. If it is set, the test program carries the order out and
-// writes the report.
+// judgeEnv is an environment variable with an order as JSON. If it is set, the test program carries the
+// order out and writes the report.
 const judgeEnv = "CONFORM_TEST_JUDGE"
 
 // programs is the folder of the planted plugin.
 var programs string
 
-// TestMain runs the tests in namespaces that play the machine: its files can be written. To
-// judge, the tests run this program again, in namespaces within these.
+// TestMain runs the tests in namespaces that play the machine, whose files the tests can write. To
+// judge, the tests run this program again, in other namespaces within these.
 func TestMain(m *testing.M) {
 	nettest.FindSystem()
 	what, mounts := os.Getenv(judgeEnv), furnish
@@ -77,7 +77,7 @@ type order struct {
 	Open                         []string // if any: only say which of these files can be opened to be written
 }
 
-// judge runs in the process that judges.
+// judge carries out an order, in the process that order.carryOut started.
 func judge(what string) error {
 	var o order
 	if err := json.Unmarshal([]byte(what), &o); err != nil {
@@ -106,8 +106,8 @@ func judge(what string) error {
 	return report.Write(os.Stdout, "json", false)
 }
 
-// judgedBy runs checks of a list in a process of its own, with a folder of hooks if hooks
-// is not "".
+// judgedBy runs checks of a list in a process of its own. The first of hooks, if there is any, is
+// the folder of the hooks.
 func judgedBy(t *testing.T, plugins string, version, run string, hooks ...string) *Report {
 	t.Helper()
 	dir := t.TempDir()
@@ -138,7 +138,8 @@ func judgedBy(t *testing.T, plugins string, version, run string, hooks ...string
 	return &report
 }
 
-// carryOut carries an order out in a process of its own, and returns that process's report.
+// carryOut carries an order out in a process of its own, and decodes what that process writes into
+// out: a report, or a list of files.
 func (o order) carryOut(t *testing.T, out any) {
 	t.Helper()
 	what, err := json.Marshal(o)
@@ -155,7 +156,8 @@ func (o order) carryOut(t *testing.T, out any) {
 	}
 }
 
-// planted returns the configuration of the plugin with a fault; "": without one.
+// planted returns the configuration of the planted plugin with a fault. If fault is "", the plugin
+// has no fault.
 func planted(fault string) string {
 	subnet := "10.8.0.0/25"
 	switch fault {
@@ -171,7 +173,7 @@ func planted(fault string) string {
 	return fmt.Sprintf(`{"type": %q, "subnet": %q, "stateDir": "STATE"%s}`, program(fault), subnet, capabilities)
 }
 
-// program returns the program's name under which the plugin has a fault.
+// program returns the name of the program under which the planted plugin has a fault.
 func program(fault string) string { return strings.TrimSuffix("planted-"+fault, "-") }
 
 // absent are the checks that cannot be made of a single plugin that needs no daemon,

@@ -10,18 +10,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// standIn takes the place of a plugin to which a plugin of the list delegates. It notes
-// that it was called with a certain verb, and fails; it passes all other verbs on to the
+// standIn takes the place of a plugin to which a plugin of the list delegates. If the stand-in is
+// called with a certain verb, it notes the call, and fails. It passes all other verbs on to the
 // real plugin.
 type standIn struct {
 	plugin int    // index in the list of the plugin that delegates
-	name   string // of the plugin that it takes the place of
+	name   string // the name of the plugin whose place the stand-in takes
 	path   string // the folder that has the stand-in
-	mark   string // the file that exists once it was called with the verb
+	mark   string // the file that exists once the stand-in was called with the verb
 }
 
-// standInFor makes a stand-in for the IPAM plugin of the first plugin that has one
-// (CNI 1.1, section 1: "ipam"), or ends the check.
+// standInFor makes a stand-in for the IPAM plugin of the first plugin that has an IPAM plugin
+// (CNI 1.1, section 1: "ipam"). If no plugin has one, standInFor ends the check.
 func (t *T) standInFor(verb string) *standIn {
 	for i, p := range t.suite.list.Plugins {
 		var ipam struct {

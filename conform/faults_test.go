@@ -71,7 +71,7 @@ var faults = []struct {
 	{"ifname-not-in-key", []string{"parallel/same-pod"}},
 }
 
-// Each fault is found, and only by the checks that are about it.
+// The checks that are about a fault find the fault, and no other check does.
 func TestFaults(t *testing.T) {
 	for _, f := range faults {
 		t.Run(f.fault, func(t *testing.T) {

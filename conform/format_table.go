@@ -12,7 +12,7 @@ import (
 var colours = map[Outcome]string{Pass: "32", Fail: "31;1", Leak: "35;1", Unsupported: "2"}
 
 // writeTable writes a report for people: below each verb a line for each check, and below
-// each bad one the reasons.
+// each bad check the reasons.
 func (r *Report) writeTable(w io.Writer, colour bool) error {
 	p := &page{colour: colour}
 	p.head(r)
@@ -37,7 +37,7 @@ func (r *Report) writeTable(w io.Writer, colour bool) error {
 	return err
 }
 
-// Summary says in a line how many results have each outcome, and how long it took.
+// Summary says in a line how many results have each outcome, and how long the run took.
 func (r *Report) Summary() string {
 	counts := make([]string, 0, 4)
 	for _, o := range []Outcome{Fail, Leak, Pass, Unsupported} {
@@ -57,7 +57,7 @@ func (r *Report) Summary() string {
 type page struct {
 	strings.Builder
 	colour bool
-	width  int // of the names of checks
+	width  int // of the column of the checks' names
 }
 
 func (p *page) printf(format string, args ...any) { fmt.Fprintf(&p.Builder, format, args...) }

@@ -21,7 +21,7 @@ const changing = "write,pwrite64,?sendto,sendmsg,connect,setns,unshare,mount,umo
 // point is where a plugin of the list is killed in a verb.
 type point struct {
 	plugin int
-	change int           // after how many of the changing system calls; 0: see after
+	change int           // after how many of the changing system calls the plugin is killed; 0: see the field after
 	after  time.Duration // how long after the start
 	name   string
 }
@@ -51,7 +51,7 @@ func (t *T) points(verb string) []point {
 	return spread(all, t.suite.Points)
 }
 
-// measured makes a call and, if its verb is the wanted one, adds the points at which it can
+// measured makes a call and, if its verb is `want`, adds to all the points at which the plugin can
 // be killed.
 func (t *T) measured(want, verb string, plugin int, a *Attachment, all *[]point) Answer {
 	c := t.Call(verb, plugin, a, a.Result)
@@ -104,10 +104,10 @@ func (t *T) counted(strace string, c Call) (Answer, int) {
 	return got, len(tracedCall.FindAll(trace, -1))
 }
 
-// killed runs a call, and kills it and all processes that it started at a point. strace's
-// own signal injection counts calls by thread, and in a Go program each run distributes
-// them to threads differently. So strace only delays the end of each call by a millisecond
-// here, and killed counts the calls that strace prints.
+// killed runs a call, and kills the plugin and all processes that it started at a point. strace's
+// own signal injection counts system calls by thread, and in a Go program each run distributes
+// the system calls to threads differently. So strace only delays the end of each system call by a
+// millisecond here, and killed counts the system calls that strace prints.
 func (t *T) killed(c Call, p point) Answer {
 	if p.change == 0 {
 		c.Began = func(kill func()) { time.AfterFunc(p.after, kill) }

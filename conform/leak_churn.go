@@ -22,15 +22,15 @@ const (
 	atOnce   = 8
 )
 
-// A churn that takes longer than churnTime ends once there were enough pods, which are more
-// than a /24 has addresses.
+// A churn that takes longer than churnTime ends once `enough` pods have come and gone. These are more
+// pods than a /24 has addresses.
 const (
 	enough    = 260
 	churnTime = 30 * time.Second
 )
 
 // leakChurn lets many containers come and go in few network namespaces, since the kernel
-// can end only some 20 of these in a second.
+// can end only some 20 network namespaces in a second.
 func leakChurn(t *T) {
 	t.needSecondPod()
 	before := t.Warm()
@@ -59,7 +59,7 @@ func leakChurn(t *T) {
 			case !deleted[i].OK():
 				t.Failf("after %d pods came and went, DEL fails: %s", done, deleted[i])
 			}
-			if t.linkNow(a) != nil { // that is no leak, since a runtime ends the pod's namespace
+			if t.linkNow(a) != nil { // the interface is no leak, since a runtime ends the pod's namespace
 				t.must(a.Pod.Remove())
 				pods[i] = t.NewPod()
 			}

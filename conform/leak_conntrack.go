@@ -74,8 +74,8 @@ func leakConntrack(t *T) {
 }
 
 // isMapped reports whether one of the addresses answers a flow that was sent to another
-// address, which is the work of a port map. The kernel would bring the sender's next
-// datagram to the pod's address too, and each datagram keeps the flow alive.
+// address, which is the work of a port map. The kernel would bring the sender's next datagram to
+// this address, too, although the pod is gone, and each datagram keeps the flow alive.
 func isMapped(flow string, addrs []net.IP) bool {
 	sent, answered, _ := strings.Cut(flow, " reply ")
 	for _, addr := range addrs {

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 )
 
-// lifeChecks stop and start a node's daemon, or the node itself.
+// lifeChecks stop and start a daemon of the plugins, or the node itself.
 var lifeChecks = []Check{
 	{
 		Name: "leak/daemon", Spec: "CNI 1.1.0, section 2, DEL: best effort, even if resources or state are missing (it should)",
@@ -33,7 +33,8 @@ func (t *T) needDaemon() {
 	}
 }
 
-// leakDaemon repeats a DEL that failed while the daemon was away, as runtimes do.
+// leakDaemon attaches pods and executes DEL around a stop of the daemon. Like a runtime, it repeats a
+// DEL that failed while the daemon was away.
 func leakDaemon(t *T) {
 	t.needDaemon()
 	before := t.Warm()

@@ -45,7 +45,7 @@ func leakAddDel(t *T) {
 	t.WantNothingNew(before, "ADD and DEL beside another pod")
 }
 
-// leakDelOnly does not judge the answer: del/never-added does.
+// leakDelOnly does not judge the answer: the check del/never-added judges it.
 func leakDelOnly(t *T) {
 	before := t.Warm()
 	a := t.NewAttachment()
@@ -60,8 +60,8 @@ func leakNetnsGone(t *T) {
 	t.WantNothingNew(before, "ADD, the end of the pod's network namespace, and DEL")
 }
 
-// leakNoNetns executes DEL as a runtime does that has closed the network namespace already, or
-// has forgotten the namespace's path. The namespace ends later.
+// leakNoNetns executes DEL without CNI_NETNS, like a runtime that has closed the network namespace
+// already, or has forgotten the namespace's path. The namespace ends later.
 func leakNoNetns(t *T) {
 	before := t.Warm()
 	a := t.Attached()

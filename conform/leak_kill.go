@@ -1,6 +1,6 @@
 package conform
 
-// killChecks kill plugins in the middle.
+// killChecks kill plugins in the middle of a call.
 var killChecks = []Check{
 	{
 		Name: "leak/kill-add", Spec: "CNI 1.1.0, section 2, DEL: even if state is missing (it should), and section 3, Lifecycle & Ordering",
@@ -31,8 +31,8 @@ func leakKillDel(t *T) {
 	})
 }
 
-// killEach kills plugins at the points of a verb, each in the life of another pod. run leads that life
-// up to the DEL that cleans up.
+// killEach kills a plugin at each point of a verb, for each point with another pod. run executes the
+// pod's calls up to the killed call. After run, killEach executes the DEL that has to clean up.
 func (t *T) killEach(verb string, run func(*Attachment, executor) (Answer, error)) {
 	points := t.points(verb)
 	trail, killed := t.trailFrom(t.Warm()), 0
@@ -57,7 +57,7 @@ func (t *T) killEach(verb string, run func(*Attachment, executor) (Answer, error
 	t.noteKills(killed, points)
 }
 
-// failedStep is Failf for one of many steps. After mostSteps failures it ends the check.
+// failedStep is Failf for one of many steps. After mostSteps failures failedStep ends the check.
 func (t *T) failedStep(format string, args ...any) {
 	t.Failf(format, args...)
 	if len(t.seen) >= mostSteps {

@@ -44,7 +44,7 @@ func parseList(raw []byte) (*List, error) {
 		Version string                       `json:"cniVersion"`
 		Plugins []map[string]json.RawMessage `json:"plugins"`
 
-		DisableCheck any `json:"disableCheck"` // "true" is how 0.4.0 wrote it
+		DisableCheck any `json:"disableCheck"` // true, or in lists for CNI 0.4.0 the string "true"
 	}
 	if err := json.Unmarshal(raw, &file); err != nil {
 		return nil, fmt.Errorf("no network configuration list: %w", err)
@@ -98,8 +98,8 @@ func (l *List) Conf(plugin int, keys map[string]any) []byte {
 	return raw
 }
 
-// runtimeConfig returns the runtime's arguments for which the plugin declares a capability; nil if
-// there are none.
+// runtimeConfig returns those of the runtime's arguments for which the plugin declares a capability.
+// If there is no such argument, it returns nil.
 func (p Plugin) runtimeConfig(all map[string]any) map[string]any {
 	some := maps.Clone(all)
 	maps.DeleteFunc(some, func(k string, _ any) bool { return !slices.Contains(p.Capabilities, k) })

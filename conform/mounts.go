@@ -17,15 +17,15 @@ func furnish() error {
 	return protect()
 }
 
-// ownMounts makes the mounts of the new namespace its own: nobody outside sees them, /proc
-// shows its processes, and /run is empty (the host's /run has locks, daemons' sockets and
-// namespaces).
+// ownMounts separates the mounts of the new namespace from the host's. Nobody outside sees new mounts,
+// /proc shows the processes of the new PID namespace, and /run is empty (the host's /run has locks,
+// daemons' sockets and namespaces).
 func ownMounts() error {
 	// mount --make-rprivate /
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making mounts private: %w", err)
 	}
-	// mount -t proc proc /proc; in the old one plugins would not find their own process
+	// mount -t proc proc /proc; in the old /proc plugins would not find their own process
 	// IDs.
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return fmt.Errorf("mounting a new /proc (in a container it has to be unmasked, as by docker run --security-opt systempaths=unconfined): %w", err)
@@ -37,8 +37,8 @@ func ownMounts() error {
 	return os.MkdirAll(netnsDir, 0o755)
 }
 
-// fenced are the parts of /proc that steer the whole machine, and within them the part that
-// belongs to the network namespace.
+// fenced are the parts of /proc that steer the whole machine, and also netSysctls, which steers only
+// the network namespace. Each gets a mount of its own, so that protect can treat it separately.
 var fenced = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sysrq-trigger", "/proc/sys", netSysctls}
 
 const netSysctls = "/proc/sys/net"

@@ -23,13 +23,13 @@ type Node struct {
 	world int // the network namespace behind the uplinks
 	store *store
 
-	queue *queue // of the calls that are being made at once; nil: none are
+	queue *queue // limits calls that run at the same time; nil: calls run one by one
 
 	mu   sync.Mutex
 	pods []*Pod
 }
 
-// newNode makes a node and starts the daemon on it, if there is one.
+// newNode makes a node and, if there is a hook for it, starts the plugins' daemon on the node.
 func (s *suite) newNode(ctx context.Context) (*Node, error) {
 	store, err := openStore(s.StateDirs)
 	if err != nil {
@@ -42,7 +42,7 @@ func (s *suite) newNode(ctx context.Context) (*Node, error) {
 	return n, nil
 }
 
-// boot makes the network namespaces of a node and starts its daemon.
+// boot makes the network namespaces of a node and starts the plugins' daemon.
 func (n *Node) boot(ctx context.Context) error {
 	err := n.store.boot()
 	if err != nil {
@@ -150,7 +150,7 @@ func (n *Node) close(ctx context.Context) error {
 // hookTime is how long a hook may take.
 const hookTime = 30 * time.Second
 
-// Hook runs one of the hook programs on the node, if there is one of that name.
+// Hook runs the hook program of that name on the node, if there is such a program.
 func (n *Node) Hook(ctx context.Context, name string) error {
 	path, scratch := filepath.Join(n.suite.HookDir, name), filepath.Join(volatile, "conform")
 	if _, err := os.Stat(path); n.suite.HookDir == "" || err != nil || n.fd < 0 {

@@ -11,13 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cover mounts an overlay over a folder: changes in it go to the folder called name in the
-// suite's own /run. File systems that are mounted below the folder stay mounted.
+// cover mounts an overlay over the folder dir. Changes in dir go to the folder /run/conform/NAME in the
+// suite's own /run, where NAME is the parameter name. File systems that are mounted below dir stay
+// mounted.
 func cover(dir, name string) error {
 	below, err := cloneMounts(dir)
 	defer func() {
 		for _, m := range below {
-			_ = unix.Close(m.fd) // nothing was written
+			_ = unix.Close(m.fd) // no error matters: nothing was written
 		}
 	}()
 	if err != nil {
@@ -34,8 +35,8 @@ func cover(dir, name string) error {
 	return nil
 }
 
-// mountOverlay mounts an overlay over a folder that keeps changes below at, which it
-// empties first.
+// mountOverlay mounts an overlay over the folder dir. The overlay keeps changes below the folder `at`,
+// which mountOverlay empties first.
 func mountOverlay(dir, at string) error {
 	info, err := os.Stat(dir)
 	if err != nil {
@@ -50,7 +51,7 @@ func mountOverlay(dir, at string) error {
 			return err
 		}
 	}
-	if err := os.Chmod(upper, info.Mode()); err != nil { // anybody may write to /tmp
+	if err := os.Chmod(upper, info.Mode()); err != nil { // /tmp, for example, is for everybody to write to
 		return err
 	}
 	// mount -t overlay overlay -o lowerdir=DIR,upperdir=...,workdir=... DIR
@@ -64,14 +65,14 @@ type mountedBelow struct {
 	fd   int // of open_tree(2)
 }
 
-// cloneMounts clones the mounts below a folder: an overlay over the folder does not have
-// them.
+// cloneMounts clones the mounts below a folder, since an overlay over the folder does not show
+// these mounts.
 func cloneMounts(dir string) ([]mountedBelow, error) {
 	paths, err := mountPoints()
 	if err != nil {
 		return nil, err
 	}
-	slices.Sort(paths) // a mount comes after the one that it is below
+	slices.Sort(paths) // a mount comes after the mount that contains it
 	var below []mountedBelow
 	for _, path := range paths {
 		taken := func(m mountedBelow) bool { return within(path, m.path) }
@@ -80,7 +81,7 @@ func cloneMounts(dir string) ([]mountedBelow, error) {
 		}
 		fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 		if errors.Is(err, unix.ENOENT) {
-			continue // another mount hides it
+			continue // another mount hides this mount
 		}
 		if err != nil {
 			return below, fmt.Errorf("cloning the mount %s: %w", path, err)

@@ -14,7 +14,7 @@ import (
 // netnsDir is where runtimes keep the paths of pods' network namespaces.
 const netnsDir = "/run/netns"
 
-// Pod is a network namespace with a path, as a runtime makes it.
+// Pod is a network namespace with a path, as a runtime makes one for a pod.
 type Pod struct {
 	Path string
 	fd   int
@@ -45,8 +45,8 @@ func (n *Node) Pod() (*Pod, error) {
 
 var podNumber atomic.Int64
 
-// Remove removes a pod's path and closes its descriptor. A network namespace ends when
-// nothing refers to it and its last process has ended.
+// Remove removes a pod's path and closes its descriptor. The kernel ends a network namespace when
+// nothing refers to the namespace and its last process has ended.
 func (p *Pod) Remove() error {
 	if p.fd < 0 {
 		return nil

@@ -18,7 +18,7 @@ func (o Outcome) Bad() bool { return o == Fail || o == Leak }
 
 // Result is the outcome of one check.
 type Result struct {
-	Check   string        `json:"check"` // with "@version" if it is run for each version
+	Check   string        `json:"check"` // the check's name, with "@version" if the suite runs the check for each version
 	Spec    string        `json:"spec"`
 	Says    string        `json:"says"`
 	Outcome Outcome       `json:"outcome"`
@@ -29,7 +29,7 @@ type Result struct {
 	Took    time.Duration `json:"tookNs"`
 }
 
-// Report is what Run found.
+// Report has the results of Run, and what Run has judged.
 type Report struct {
 	Conf    string        `json:"conf"` // the list's path
 	Network string        `json:"network"`
@@ -58,8 +58,8 @@ func (r *Report) Count(o Outcome) int {
 	return n
 }
 
-// NotJudged returns how many results are unsupported only because a check that they need is
-// bad.
+// NotJudged returns how many checks are unsupported only because a check that they need has a bad
+// outcome.
 func (r *Report) NotJudged() int {
 	n := 0
 	for _, one := range r.Results {
@@ -70,5 +70,5 @@ func (r *Report) NotJudged() int {
 	return n
 }
 
-// Clean reports whether there is neither fail nor leak.
+// Clean reports whether no result has the outcome Fail or Leak.
 func (r *Report) Clean() bool { return r.Count(Fail)+r.Count(Leak) == 0 }

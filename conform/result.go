@@ -50,7 +50,8 @@ func readResult(raw json.RawMessage) (*result, error) {
 	return &r, nil
 }
 
-// mustResult reads the last result of an attachment, or ends the check.
+// mustResult reads the last result of an attachment. If the result cannot be read, mustResult ends
+// the check.
 func (t *T) mustResult(a *Attachment) *result {
 	r, err := readResult(a.Result)
 	if err != nil {
@@ -59,7 +60,8 @@ func (t *T) mustResult(a *Attachment) *result {
 	return r
 }
 
-// of returns the index of a container's interface, -1 if it is not listed.
+// of returns the index of the container's interface in the result, or -1 if the result does not list
+// the interface.
 func (r *result) of(a *Attachment) int {
 	return slices.IndexFunc(r.Interfaces, func(i iface) bool { return i.Name == a.Ifname && i.Sandbox != "" })
 }
@@ -86,7 +88,7 @@ type podLink struct {
 	routes []netlink.Route
 }
 
-// link reads an interface of a pod; nil if there is none of that name.
+// link reads the interface of that name in a pod. If there is no such interface, link returns nil.
 func (p *Pod) link(name string) (found *podLink, err error) {
 	err = p.Do(func() error {
 		all, err := oracle.List(netlink.LinkList)
@@ -111,14 +113,14 @@ func (p *Pod) link(name string) (found *podLink, err error) {
 	return found, err
 }
 
-// linkNow reads an attachment's interface, and ends the check if it cannot be read.
+// linkNow reads an attachment's interface. If the kernel cannot be asked, linkNow ends the check.
 func (t *T) linkNow(a *Attachment) *podLink {
 	l, err := a.Pod.link(a.Ifname)
 	t.must(err)
 	return l
 }
 
-// has returns an address of a link; nil if the link does not have it.
+// has returns the address of the link that equals addr, or nil if the link does not have addr.
 func (l *podLink) has(addr net.IP) *netlink.Addr {
 	for i := range l.addrs {
 		if l.addrs[i].IP.Equal(addr) {
@@ -128,7 +130,7 @@ func (l *podLink) has(addr net.IP) *netlink.Addr {
 	return nil
 }
 
-// route returns the route of a link to an item's destination; nil if there is none.
+// route returns the link's route to the destination of item, or nil if there is no such route.
 func (l *podLink) route(item routeItem) *netlink.Route {
 	_, dst, err := net.ParseCIDR(item.Dst)
 	if err != nil {

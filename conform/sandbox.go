@@ -15,18 +15,18 @@ import (
 // stage is the environment variable that says how far Enter has come.
 const stage = "CONFORM_STAGE"
 
-// The stages: the first process in the new namespaces, which reaps orphans, and the process
-// that judges.
+// The stages: stageInit is the first process in the new namespaces, which reaps orphans, and stageJudge
+// is the process that judges.
 const (
 	stageInit  = "init"
 	stageJudge = "judge"
 )
 
 // Enter runs the program again, with the same arguments, in namespaces of its own (among
-// them a user namespace, unless it is root), and returns how that run ended. In the caller
-// done is true: it should exit with code. In the program that runs inside, done is false:
-// it goes on to Run. Nothing that happens inside can be seen outside, the machine's files
-// can only be read, and no process outlives the run.
+// them a user namespace, unless the program runs as root), and returns how that run ended. In the
+// outer program done is true: the program should exit with code. In the program that runs inside, done
+// is false: the program goes on to Run. Nothing that happens inside can be seen outside, the machine's
+// files can only be read, and no process outlives the run.
 func Enter() (done bool, code int, err error) { return enter(furnish) }
 
 // enter is Enter with another function that makes the mounts.
@@ -67,7 +67,7 @@ func enter(furnish func() error) (done bool, code int, err error) {
 	return true, 0, nil
 }
 
-// patience is how long the process that judges may take to report how far it came.
+// patience is how long the process that judges may take, after a signal, to write its report.
 const patience = 10 * time.Second
 
 // tell passes a signal to the first process of a PID namespace, which passes it on to the
@@ -82,7 +82,7 @@ func tell(first *os.Process, told <-chan os.Signal) {
 	_ = first.Kill()
 }
 
-// again returns a command that runs this program with its arguments, in another stage.
+// again returns a command that runs this program with the same arguments, in the stage next.
 func again(next string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
@@ -92,7 +92,7 @@ func again(next string) *exec.Cmd {
 }
 
 // bury runs a command, and reaps processes that have lost their parents, as the first
-// process of a PID namespace has to. It passes signals to end on to the command.
+// process of a PID namespace has to. It passes the signals SIGINT and SIGTERM on to the command.
 func bury(cmd *exec.Cmd) (int, error) {
 	told := make(chan os.Signal, 1)
 	signal.Notify(told, os.Interrupt, unix.SIGTERM)

@@ -66,8 +66,8 @@ func TestSteering(t *testing.T) {
 	}
 }
 
-// TestCover has mounts below the covered folder, one of them with a name that mountinfo and
-// an overlay's options escape.
+// TestCover has mounts below the covered folder. The folder's name has characters that an overlay's
+// options and mountinfo escape.
 func TestCover(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), `all: a, b\c`)
 	for _, d := range []string{"plain", "mount", "mount-2", "mount/in it"} {
@@ -124,15 +124,15 @@ func machine(t *testing.T) oracle.State {
 	return all.And(run)
 }
 
-// Nodes get empty state folders, in place of one that the machine has and of one that it
-// lacks. Afterwards the machine and its mounts are as before.
+// Nodes get empty state folders: one in place of a folder that the machine has, and one in place of a
+// folder that the machine lacks. Afterwards the machine and its mounts are as before.
 func TestStore(t *testing.T) {
 	dir := t.TempDir()
 	full, lacking := filepath.Join(dir, "full"), filepath.Join(dir, "not/yet")
 	must(t, os.Mkdir(full, 0o755))
 	must(t, os.WriteFile(filepath.Join(full, "own"), nil, 0o644))
 	before := mountinfo(t)
-	for range 2 { // the second finds nothing of the first
+	for range 2 { // the second node finds nothing of the first
 		s, err := openStore([]string{full, lacking, filepath.Join(volatile, "state")})
 		must(t, err)
 		for _, d := range []string{full, lacking} {
@@ -178,8 +178,8 @@ func TestWithin(t *testing.T) {
 	}
 }
 
-// place refuses folders that could not be judged rightly, or that a check would wrongly
-// empty.
+// place refuses paths that do not exist, folders of plugins that each node hides, and state folders
+// that a check may not empty.
 func TestPlace(t *testing.T) {
 	list := filepath.Join(t.TempDir(), "net.conflist")
 	must(t, os.WriteFile(list, []byte(`{"name": "n", "cniVersion": "1.0.0", "plugins": [{"type": "planted"}]}`), 0o644))

@@ -22,7 +22,7 @@ func (t *T) needSecondPod() {
 		t.suite.second = "yes"
 		if !got.OK() {
 			t.suite.second = got.String()
-			c := t.Attached() // if this fails, the second ADD did not fail because of the first pod
+			c := t.Attached() // if this ADD fails too, the first pod was not the reason, and the check ends with Fail
 			t.MustDel(c)
 			t.must(c.Pod.Remove())
 		}

@@ -14,11 +14,11 @@ import (
 // volatile is the folder that a reboot empties.
 const volatile = "/run"
 
-// kept are folders of the machine that plugins write to beside their state folders. The
-// machine's own stay as they are.
+// kept are folders to which plugins write beside their state folders. A node gets overlays over
+// these folders, so that the machine's own folders stay as they are.
 var kept = []string{"/dev/shm", "/etc", "/tmp", "/var/lib", "/var/log", "/var/tmp"}
 
-// pins is the folder in which eBPF programs and maps have paths.
+// pins is the folder in which programs pin eBPF programs and maps, that is, give them paths.
 const pins = "/sys/fs/bpf"
 
 // store makes folders that plugins can write on a node, although all of the machine's own
@@ -26,14 +26,14 @@ const pins = "/sys/fs/bpf"
 type store struct {
 	mounted []string         // in the order of mounting
 	pinned  bool             // an empty file system for pins is mounted as well
-	denied  map[string]error // why a folder cannot have an overlay
+	denied  map[string]error // by folder, why the folder cannot have an overlay
 }
 
 // openStore gives a node empty state folders. Each is a tmpfs, mounted in an overlay over
-// the nearest folder that the machine has: if it were mounted in the machine's own folder,
+// the nearest folder that the machine has: if the tmpfs were mounted in the machine's own folder,
 // somebody outside who removes the state folder would remove the mount, too. The kept
-// folders have overlays as well. A folder that cannot have one (the kernel lacks overlays,
-// or the folder is on two of them already) stays read-only.
+// folders have overlays as well. A folder that cannot have an overlay (the kernel lacks overlays,
+// or the folder is on two overlays already) stays read-only.
 func openStore(dirs []string) (*store, error) {
 	s := &store{denied: map[string]error{}}
 	for _, dir := range toCover(dirs) {
@@ -51,7 +51,7 @@ func openStore(dirs []string) (*store, error) {
 	return s, nil
 }
 
-// toCover returns the folders that get an overlay; a folder comes before the one that contains
+// toCover returns the folders that get an overlay. A folder comes before the folder that contains
 // it. Otherwise one overlay would lie on another, and the kernel refuses a third layer: the
 // machine's root may be an overlay itself, such as a container's.
 func toCover(dirs []string) []string {
@@ -97,7 +97,7 @@ func (s *store) open(dir string) error {
 		return errors.Join(err, s.denied[base(dir)])
 	}
 	real, err := filepath.EvalSymlinks(dir)
-	if err != nil || within(real, volatile) { // it is in the suite's own /run
+	if err != nil || within(real, volatile) { // the folder is in the suite's own /run
 		return err
 	}
 	// mount -t tmpfs tmpfs DIR
@@ -108,8 +108,8 @@ func (s *store) open(dir string) error {
 	return nil
 }
 
-// boot gives the node an empty file system for pins, as every boot does. In a user
-// namespace there is none.
+// boot gives the node an empty file system at pins, as every boot does. In a user
+// namespace the kernel refuses to mount such a file system.
 func (s *store) boot() error {
 	err := s.unpin()
 	// mount -t bpf bpf /sys/fs/bpf
@@ -157,7 +157,7 @@ func rebootRun() error {
 	return errors.Join(errs...)
 }
 
-// within reports whether path is dir or below it.
+// within reports whether path is dir, or is below dir.
 func within(path, dir string) bool {
 	rel, err := filepath.Rel(dir, path)
 	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")

@@ -15,15 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// suite is one run: the list that the run judges, and what the run has found out about the list
-// so far.
+// suite is one call of Run: the list that Run judges, and what Run has found out about the list so
+// far.
 type suite struct {
 	Options
 	list   *List
 	speak  []string // versions that every plugin of the list speaks
 	boots  int
 	second string // "yes": two pods can be attached at the same time; "": not known yet; else why they cannot
-	room   int    // at least so many pods can be attached; 0: not known
+	room   int    // the list can attach at least this number of pods; 0: not known
 	report Report
 }
 
@@ -55,7 +55,8 @@ func (o *Options) fill() {
 	o.Churn = cmp.Or(o.Churn, DefaultChurn)
 }
 
-// place makes the paths absolute and checks that they exist.
+// place makes the paths of the options absolute. It returns an error if the suite cannot judge with a
+// path: a folder or a program is missing, or a node would hide or empty the folder.
 func (s *suite) place() error {
 	for _, p := range []*string{&s.BinDir, &s.HookDir} {
 		if *p == "" {
@@ -105,7 +106,7 @@ func (s *suite) place() error {
 	return s.placeHooks()
 }
 
-// placeHooks refuses a folder that has no hook, or one that cannot be executed.
+// placeHooks returns an error if the folder of hooks has no hook, or has a hook that cannot be executed.
 func (s *suite) placeHooks() error {
 	if s.HookDir == "" {
 		return nil
@@ -137,7 +138,7 @@ func executable(path string) error {
 	return nil
 }
 
-// askVersions asks each plugin by VERSION. If a plugin does not answer, the suite tries only
+// askVersions executes VERSION of each plugin. If a plugin does not answer, the suite tries only
 // the list's own version, and the checks judge the missing answer.
 func (s *suite) askVersions(ctx context.Context) error {
 	n, err := s.newNode(ctx)

@@ -29,7 +29,7 @@ type T struct {
 	serving []io.Closer // sockets of the check's own servers
 }
 
-// stop ends a check early.
+// stop is the value of the panic that ends a check early.
 type stop struct{}
 
 // do runs a check. If the suite itself fails, the outcome is unsupported: no plugin is
@@ -67,7 +67,7 @@ func (t *T) anotherNode() {
 }
 
 // noteReadOnly notes which folders can be written, if a bad outcome mentions EROFS: the
-// plugin may have expected others.
+// plugin may have expected to write to other folders.
 func (t *T) noteReadOnly() {
 	if !t.outcome.Bad() || !strings.Contains(strings.ToLower(strings.Join(t.seen, "\n")), unix.EROFS.Error()) {
 		return
@@ -81,7 +81,7 @@ func (t *T) noteReadOnly() {
 // Failf reports an obligation that a plugin does not meet; the check goes on.
 func (t *T) Failf(format string, args ...any) { t.found(Fail, format, args...) }
 
-// Fatalf is Failf, and ends the check.
+// Fatalf does what Failf does, and ends the check.
 func (t *T) Fatalf(format string, args ...any) {
 	t.Failf(format, args...)
 	panic(stop{})
@@ -90,7 +90,7 @@ func (t *T) Fatalf(format string, args ...any) {
 // Leakf reports what was left behind; the check goes on.
 func (t *T) Leakf(format string, args ...any) { t.found(Leak, format, args...) }
 
-// Unsupportedf reports why the check cannot be made, and ends it.
+// Unsupportedf reports why the check cannot be made, and ends the check.
 func (t *T) Unsupportedf(format string, args ...any) {
 	if t.outcome == "" {
 		t.found(Unsupported, format, args...)
@@ -103,7 +103,8 @@ func (t *T) Notef(format string, args ...any) {
 	t.notes = append(t.notes, fmt.Sprintf(format, args...))
 }
 
-// found keeps the first outcome, since what came first may have caused the rest.
+// found adds a line to what the check has seen. It keeps the first outcome, since the first fault may
+// have caused the others.
 func (t *T) found(o Outcome, format string, args ...any) {
 	if t.outcome == "" {
 		t.outcome = o
@@ -118,14 +119,14 @@ func (t *T) must(err error) {
 	}
 }
 
-// NewPod is Pod, but ends the check if no pod can be made.
+// NewPod is Node.Pod, but ends the check if no pod can be made.
 func (t *T) NewPod() *Pod {
 	p, err := t.Node.Pod()
 	t.must(err)
 	return p
 }
 
-// Seen is Look, but ends the check if it cannot look, or if the suite's context has ended.
+// Seen is Node.Look, but ends the check if Look fails, or if the suite's context has ended.
 func (t *T) Seen() oracle.State {
 	t.must(t.ctx.Err())
 	s, err := t.Look()
@@ -178,7 +179,7 @@ const (
 func (t *T) WantNothingNew(before oracle.State, after string) {
 	began := time.Now()
 	for {
-		waited := time.Since(began) // before it looks, which may take long
+		waited := time.Since(began) // taken before Seen, which may take long
 		left := before.New(t.Seen())
 		switch {
 		case len(left) == 0:
@@ -206,7 +207,7 @@ func (t *T) wantSpared(before oracle.State, a *Attachment, who, whose string) {
 	}
 }
 
-// some returns the first lines of many, and how many more there are.
+// some returns the first lines, up to the number `most`, and says how many more lines there are.
 func some(lines []string, most int) string {
 	if more := len(lines) - most; more > 0 {
 		return fmt.Sprintf("%s\n... and %d more", strings.Join(lines[:most], "\n"), more)

@@ -12,7 +12,7 @@ import (
 type trail struct {
 	t      *T
 	before oracle.State
-	told   []string // what earlier steps left, which was reported
+	told   []string // the things of earlier steps that the trail has reported
 	leaky  int      // steps that have left something
 }
 
@@ -21,12 +21,12 @@ func (t *T) trailFrom(before oracle.State) *trail { return &trail{t: t, before: 
 // mostSteps is the number of bad steps after which a check ends.
 const mostSteps = 3
 
-// look is called at the end of a step. It waits, for the grace at most, until nothing of the step
-// is left. Anything left after that is a leak.
+// A check calls look at the end of a step. look waits, for the grace at most, until nothing of the step
+// is left. Anything that is left after that is a leak.
 func (r *trail) look(step string) {
 	var left []string
 	for end := time.Now().Add(r.t.suite.Grace); ; time.Sleep(poll) {
-		last := time.Now().After(end) // before it looks, which may take long
+		last := time.Now().After(end) // taken before Seen, which may take long
 		left = slices.DeleteFunc(r.before.New(r.t.Seen()), func(line string) bool { return slices.Contains(r.told, line) })
 		if len(left) == 0 {
 			return

@@ -9,7 +9,7 @@ import (
 )
 
 // Uplink is the node's interface to the world, which a list may name as a "master". Spare is an
-// interface that a list may give away. Both lead to the same network namespace, which has
+// interface that a list may give to a pod. Both lead to the network namespace Node.world, which has
 // the addresses Gateway4 and Gateway6.
 const (
 	Uplink   = "eth0"
@@ -20,7 +20,7 @@ const (
 	Gateway6 = "2001:db8:ffff::fe"
 )
 
-// furnish makes a node's uplinks, and sets its loopback up.
+// furnish makes the interfaces Uplink and Spare of a node, and sets the node's loopback up.
 func (n *Node) furnish() error {
 	err := n.Do(func() error {
 		for i, name := range []string{Uplink, Spare} {

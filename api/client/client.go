@@ -25,13 +25,13 @@ import (
 // owners is some tens of MB.
 const maxAnswer = 256 << 20
 
-// Client talks to one agent. Its methods may be called at the same time.
+// Client talks to one agent. Several goroutines may call its methods at the same time.
 type Client struct {
 	socket string
 	http   http.Client
 }
 
-// New returns a client of the agent that has, or will have, that socket.
+// New returns a client of the agent that listens, or will listen, on a socket.
 func New(socket string) *Client {
 	return &Client{socket: socket, http: http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -49,7 +49,7 @@ func TestVerbs(t *testing.T) {
 	result, err := c.Add(ctx, addRequest)
 	equal("add", err, string(result), routestest.Result)
 	equal("check", c.Check(ctx, addRequest), nil, nil)
-	gc, err := c.GC(ctx, api.GCRequest{Network: "net"}) // its list is null
+	gc, err := c.GC(ctx, api.GCRequest{Network: "net"}) // the request's list of valid attachments is null
 	equal("gc", err, gc, api.Deleted{Owed: 1, IDs: []string{"aaaaaaaaaa"}})
 	list, err := c.List(ctx, api.Filter{Container: "c2", State: "owed"})
 	equal("list", err, list, []api.Attachment{two})

@@ -21,8 +21,8 @@ var ErrAway = errors.New("no agent answers")
 // (unix(7)).
 const maxPath = 107
 
-// Dial connects to an agent's socket, however long its path is. If nobody listens or
-// accepts there, it fails with ErrAway.
+// Dial connects to an agent's socket, however long the socket's path is. If nobody listens on
+// the socket or accepts there, Dial fails with ErrAway.
 func Dial(ctx context.Context, socket string) (net.Conn, error) {
 	path, done, err := Reachable(socket)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -38,7 +38,7 @@ func Dial(ctx context.Context, socket string) (net.Conn, error) {
 		return conn, nil
 	}
 	err = fmt.Errorf("connecting to %s: %w", socket, errors.Unwrap(err))
-	// ECONNREFUSED: its agent is gone; EAGAIN: its agent accepts nobody.
+	// ECONNREFUSED: the socket's agent is gone; EAGAIN: the socket's agent accepts nobody.
 	for _, away := range []error{unix.ENOENT, unix.ECONNREFUSED, unix.EAGAIN} {
 		if errors.Is(err, away) {
 			return nil, fmt.Errorf("%w: %w", ErrAway, err)
@@ -48,14 +48,14 @@ func Dial(ctx context.Context, socket string) (net.Conn, error) {
 }
 
 // Listener returns the process that listens on an agent's socket, by its id in the caller's pid
-// namespace; 0 if the process cannot be seen from there. It needs no answer of the agent.
+// namespace; 0 if the process cannot be seen from there. Listener needs no answer of the agent.
 func Listener(ctx context.Context, socket string) (pid int, err error) {
 	conn, err := Dial(ctx, socket)
 	if err != nil {
 		return 0, err
 	}
 	defer conn.Close()
-	raw, err := conn.(*net.UnixConn).SyscallConn() // Dial makes no other
+	raw, err := conn.(*net.UnixConn).SyscallConn() // Dial makes no other kind of connection
 	if err != nil {
 		return 0, err
 	}
@@ -68,8 +68,8 @@ func Listener(ctx context.Context, socket string) (pid int, err error) {
 	return int(peer.Pid), nil
 }
 
-// Reachable returns a path to a socket that is short enough for the kernel. Instead of a
-// long path it returns one by way of the directory's file descriptor, which done closes.
+// Reachable returns a path to a socket that is short enough for the kernel. Instead of a long
+// path, Reachable returns a path by way of the directory's file descriptor. done closes the descriptor.
 func Reachable(socket string) (path string, done func(), _ error) {
 	if len(socket) <= maxPath {
 		return socket, func() {}, nil

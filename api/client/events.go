@@ -18,7 +18,7 @@ import (
 const maxLine = 1 << 20
 
 // Events follows the agent's events. since is the number of the last event that the caller
-// knows already; if it is nil, the stream begins now. If heard is not nil, Events calls it
+// knows already; if since is nil, the stream begins now. If heard is not nil, Events calls heard
 // once the agent has begun to answer: from then on no event is missed.
 //
 // If the agent ends the stream, the last event has type end. Otherwise the last element is
@@ -39,7 +39,7 @@ func (c *Client) Events(ctx context.Context, since *uint64, heard func()) iter.S
 
 // lines yields the value of each line of a stream. If heard is not nil, lines calls it once the
 // agent has begun to answer. A stream ends by a value that says so, on which the caller breaks
-// off; if it ends before, the last element is an error.
+// off. If the stream ends before such a value, the last element is an error.
 func lines[T any](ctx context.Context, c *Client, path string, q url.Values, heard func()) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var none T
@@ -65,7 +65,7 @@ func lines[T any](ctx context.Context, c *Client, path string, q url.Values, hea
 		in := bufio.NewScanner(resp.Body)
 		in.Buffer(nil, maxLine)
 		for in.Scan() {
-			if len(in.Bytes()) == 0 { // only says that the stream is alive
+			if len(in.Bytes()) == 0 { // an empty line only says that the stream is alive
 				continue
 			}
 			var v T

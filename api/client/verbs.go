@@ -118,7 +118,7 @@ func (c *Client) Owed(ctx context.Context) (api.OwedList, error) {
 }
 
 // RetryOwed has the agent try at once to release what the owners with these ids owe or,
-// without ids, all that is owed. It does not wait for the tries.
+// without ids, all that is owed. RetryOwed does not wait for the tries.
 func (c *Client) RetryOwed(ctx context.Context, ids ...string) (api.Retried, error) {
 	var tried api.Retried
 	err := c.do(ctx, "POST", api.PathOwedRetry, nil, api.RetryRequest{IDs: ids}, &tried)

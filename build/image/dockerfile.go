@@ -19,8 +19,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// dockerfile is what a Dockerfile says, as far as Berth's needs it: nothing is run to make
-// the image.
+// dockerfile has what a Dockerfile says, as far as Berth's own Dockerfile needs it: that
+// Dockerfile runs nothing to make the image.
 type dockerfile struct {
 	config v1.Config
 	copies []copied
@@ -29,7 +29,7 @@ type dockerfile struct {
 // copied is a COPY of the files of a folder.
 type copied struct{ from, to string }
 
-// parse reads a Dockerfile for an architecture. An instruction that it does not know is an error.
+// parse reads a Dockerfile for an architecture. An instruction that parse does not know is an error.
 func parse(text, arch string) (dockerfile, error) {
 	d := dockerfile{config: v1.Config{Labels: map[string]string{}}}
 	for i, line := range strings.Split(text, "\n") {
@@ -131,7 +131,7 @@ func (d dockerfile) layer(context string, at time.Time) ([]byte, error) {
 			}
 		}
 	}
-	if err := w.Close(); err != nil { // before its end is read
+	if err := w.Close(); err != nil { // Close writes the tar's end into buf
 		return nil, err
 	}
 	return buf.Bytes(), nil

@@ -19,7 +19,8 @@ import (
 
 var arches = []string{"amd64", "arm64"}
 
-// make writes the archive of a context with stand-ins for the programs, and returns its path.
+// makeArchive writes the archive of a context with stand-ins for the programs, and returns the
+// archive's path.
 func makeArchive(t *testing.T) string {
 	t.Helper()
 	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
@@ -143,7 +144,8 @@ func TestReproducible(t *testing.T) {
 	}
 }
 
-// What Docker would do and build/image would not is an error, by line.
+// An instruction that Docker carries out, and that build/image cannot, is an error. The error names
+// the line.
 func TestUnknown(t *testing.T) {
 	for _, line := range []string{"FROM debian", "RUN true", "COPY a b", "COPY a/ b/ c/", "ENTRYPOINT berthd", "USER 1", "from scratch"} {
 		if _, err := parse("FROM scratch\n"+line, "amd64"); err == nil || !strings.Contains(err.Error(), "line 2") {

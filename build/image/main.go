@@ -82,7 +82,7 @@ func archive(dir, out string, at time.Time) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close() // again, after an error
+	defer f.Close() // after an error; otherwise f is closed by then
 	w := tar.NewWriter(f)
 	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

@@ -1,6 +1,6 @@
 // Command manual writes what a package has for people at a terminal: man pages of berth and
 // its subcommands, and completion for bash, zsh and fish. The pages of the other programs,
-// *.8, are written by hand and lie here.
+// *.8, are written by hand and lie in this folder.
 //
 //	manual DIR	writes DIR/man/*.1 and DIR/completion/berth.*
 package main
@@ -36,7 +36,7 @@ func write(dir string) error {
 		return err
 	}
 	c := cli.Command()
-	c.DisableAutoGenTag = true // it has the date of the build
+	c.DisableAutoGenTag = true // the tag would have the date of the build
 	header := &doc.GenManHeader{Section: "1", Source: "Berth " + version.Text, Manual: "Berth"}
 	return errors.Join(
 		doc.GenManTree(c, header, man),

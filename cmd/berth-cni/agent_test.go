@@ -27,10 +27,10 @@ type agent struct {
 	requests []string
 }
 
-// start listens; a second start changes nothing.
+// start makes the agent listen on the root's socket. A second call of start changes nothing.
 func (a *agent) start() error { return a.startWith(a) }
 
-// startWith is start for an agent that answers by itself.
+// startWith is start for an agent whose answers h gives.
 func (a *agent) startWith(h http.Handler) error {
 	if a.server != nil {
 		return nil
@@ -40,7 +40,7 @@ func (a *agent) startWith(h http.Handler) error {
 		return err
 	}
 	os.Remove(dir.Socket())
-	// A root may be too long for a socket's address.
+	// A root may be too long for a socket's address, so the address names the folder by a descriptor.
 	fd, err := os.Open(dir.Run())
 	if err != nil {
 		return err
@@ -50,7 +50,8 @@ func (a *agent) startWith(h http.Handler) error {
 	if err != nil {
 		return err
 	}
-	// When the listener is closed, another script may have this number for its folder.
+	// A closing listener must not remove its file by this address: by then another script may have
+	// the descriptor's number for its own folder.
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
 	a.server = &http.Server{Handler: h}
 	go a.server.Serve(l)

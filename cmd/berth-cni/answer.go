@@ -14,12 +14,12 @@ import (
 	"github.com/berth-net/berth/internal/cni/wire"
 )
 
-// answer returns what an agent's answer means: something to print, or a numbered error. It returns
-// err if the answer is useless. One useless answer is an answer that no agent gives. Another one,
-// to a verb that the plugin can do without the agent, says that the agent cannot serve in its
-// node's present state (status 500 and above, or a code from 100 on). cni.MsgUnsure is an answer
-// even then: this plugin knows no better than the agent whether the DEL is about the pod; only a
-// new process can know.
+// answer returns what an agent's answer means: something to print, or a numbered error. answer
+// returns err if the agent's answer is useless. An answer is useless if no agent gives it. If the
+// plugin can do the verb without the agent, an answer is also useless if it says that the agent
+// cannot serve in its node's present state (status 500 and above, or a code from 100 on).
+// cni.MsgUnsure is never useless: this plugin knows no better than the agent whether the DEL is
+// about the pod; only a new process can know.
 func (c *call) answer(resp wire.Response) (out []byte, e *api.Error, err error) {
 	if out, ok := c.success(resp); ok {
 		return out, nil, nil
@@ -39,7 +39,8 @@ func result(resp wire.Response) ([]byte, bool) {
 }
 
 // released accepts an api.Deleted, also if something is still owed (206), because the agent
-// has promised it. It also accepts the agent's answer that there is nothing to delete.
+// has promised to release what it owes. released also accepts the agent's answer that there is
+// nothing to delete.
 func released(resp wire.Response) ([]byte, bool) {
 	switch resp.Status {
 	case 200, 206:
@@ -106,12 +107,12 @@ func (c *call) noRoot() *api.Error {
 }
 
 // noAgent returns an error if no agent has ever run with the root: nobody would read a
-// deletion that is queued there. An agent that has lost its state still has its run folder. An
+// deletion that is queued at that root. An agent that has lost its state still has its run folder. An
 // agent that has not been started since the boot still has its instance file. If both are gone, the
 // state folder, or a link of the pod by ADD's result or by its interface, still tells of an agent.
-// But then, if the agent of the pod's link runs, it has another root, and noAgent returns an
-// error. (The state folder alone is no sign of an agent: the plugin makes it, too, for its
-// queue.)
+// But if the agent of the pod's link runs all the same, that agent has another root, and noAgent
+// returns an error. (The state folder alone is no sign of an agent: the plugin makes the folder,
+// too, for the queue.)
 func (c *call) noAgent() *api.Error {
 	if e := c.noRoot(); e != nil {
 		return e

@@ -167,8 +167,8 @@ func TestAway(t *testing.T) {
 
 // A pod whose network namespace and link are both gone, as after a reboot, cannot be reached:
 // the queue says that it is cut off. That a link is not found by its names proves nothing while
-// the pod may be there, or while the node has a link that may be the pod's: one with the pod's
-// alias, or one of the agent's groups that has nobody's alias.
+// the pod may be there, or while the node has a link that may be the pod's: a link with the pod's
+// alias, or a link of the agent's groups whose alias is nobody's.
 func TestGoneIsCutOff(t *testing.T) {
 	here, err := ns.Open("/proc/self/ns/net")
 	must(t, err)
@@ -255,14 +255,15 @@ func bootID(t *testing.T) string {
 func staleSocket(t *testing.T, dir root.Dir) {
 	a := &agent{root: string(dir)}
 	must(t, a.start())
-	again := dir.Socket() + ".kept" // closing it removes the name
+	again := dir.Socket() + ".kept" // a second name keeps the socket, whatever a.stop does to the first name
 	must(t, os.Link(dir.Socket(), again))
 	a.stop()
 	must(t, os.Rename(again, dir.Socket()))
 }
 
 // If an agent lives and could not cut the pod off, and the plugin finds no link, DEL does not
-// succeed: the runtime repeats it. The deletion is queued all the same, and says so.
+// succeed: the runtime repeats DEL. The deletion is queued all the same, and its record says that
+// the runtime repeats DEL (Again).
 func TestNobodyCutsOff(t *testing.T) {
 	for name, test := range map[string]struct {
 		result string

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// leastCut is the time that the cut has at least, and also the queueing before it, however
-	// late it is.
+	// leastCut is the least time that the plugin gives the cut, and also the queueing before the
+	// cut, however late the plugin is.
 	leastCut = time.Second
 	// leastRead is how long the cut waits for a file that it can do without.
 	leastRead = 200 * time.Millisecond
@@ -43,9 +43,9 @@ func until(deadline int64) time.Duration {
 }
 
 // within returns what do returns, or errLate if do takes longer than limit says. If do does
-// not wait, and Go has one processor, within costs a few microseconds and no system call. It
-// calls limit, which asks for the time, and makes a timer, for which Go sets up its poller of
-// files, only if do does wait.
+// not wait, and Go has one processor, within costs a few microseconds and no system call. Only
+// if do does wait, within calls limit, which asks for the time, and makes a timer, for which Go
+// sets up its poller of files.
 func within[T any](limit func() time.Duration, who string, do func() (T, error)) (T, error) {
 	type outcome struct {
 		value T
@@ -73,9 +73,9 @@ func within[T any](limit func() time.Duration, who string, do func() (T, error))
 	}
 }
 
-// cutOff sets down every link of this attachment that it finds: the one that prevResult
-// names, and the one that leads into the pod. These differ if prevResult is of an earlier ADD
-// of the same attachment, or is wrong. No link at all is as good as a link that is down.
+// cutOff sets down every link of this attachment that cutOff finds: the link that prevResult
+// names, and the link that leads into the pod. The two links differ if prevResult is of an earlier
+// ADD of the same attachment, or is wrong. No link at all is as good as a link that is down.
 func (c *call) cutOff() error {
 	named, err := c.named()
 	if err == nil {
@@ -134,17 +134,17 @@ func (c *call) misplaced() bool {
 	return true
 }
 
-// namesOurs reports whether prevResult names a link of the root's agent. Only the link's name
-// tells.
+// namesOurs reports whether prevResult names a link of the root's agent. namesOurs looks at nothing
+// but the link's name.
 func (c *call) namesOurs() bool {
 	link := c.head.HostVeth
 	return link != "" && isOf(c.head.Root, link[1:])
 }
 
 // named returns the link that prevResult names, if the link's alias says that it is this
-// attachment's; nil if it is not, or is gone. If somebody has renamed the link, named
-// finds it by its altname. A prevResult can be wrong, and a pod that it names by mistake must
-// stay connected. So if the alias is nobody's, because another program took Berth's away,
+// attachment's; nil if the link is another's, or is gone. If somebody has renamed the link, named
+// finds the link by its altname. A prevResult can be wrong, and a pod that prevResult names by mistake
+// must stay connected. So if the alias is nobody's, because another program took Berth's alias away,
 // named only notes the link for leadsTo.
 func (c *call) named() (answer, error) {
 	if !c.namesOurs() {
@@ -172,18 +172,18 @@ func (c *call) named() (answer, error) {
 
 // leadsTo returns the host's end of the link whose other end is the pod's
 // interface, if the alias of the host's end says that it is this attachment's, or if the alias
-// is nobody's and prevResult names the link; otherwise nil. The pod tells only an index. A Short
-// alias, which may lack the end of its key, counts only for the incarnation that prevResult
+// is nobody's and prevResult names the link; otherwise nil. The pod tells only an index. An alias
+// that may lack the end of its key (stamp.Stamp.Short) counts only for the incarnation that prevResult
 // names. So a pod that lies gets no other pod cut off. The link's name tells nothing, because
 // somebody may have renamed it. If the key has several incarnations, leadsTo finds the one that is
 // in the pod now, unless its ADD began after this DEL: then the DEL is not about that incarnation.
 //
 // If leadsTo cannot see something, such as a namespace that is gone, it returns nil: leadsTo only
 // helps runtimes that lost the result of ADD, that send no result (configurations below 0.4.0)
-// or an old one, and it helps with renamed links. It returns an error only if another try may
+// or an old result, and helps with renamed links. leadsTo returns an error only if another try may
 // see more: if there was no file descriptor left, or if the node does not tell of the host's end
-// (errNode). A lost answer of the kernel in the pod (errLost) is no error: the pod can bring that
-// about for as long as it likes, just as it can hide its interface.
+// (errNode). A lost answer of the kernel in the pod (errLost) is no error: the pod can have the
+// kernel's answers lost for as long as the pod likes, just as the pod can hide its interface.
 func (c *call) leadsTo() (answer, error) {
 	inside, end, err := c.ends()
 	c.noPod = errors.Is(err, ns.ErrGone) || errors.Is(err, ns.ErrFile)
@@ -215,7 +215,8 @@ func (c *call) older(s stamp.Stamp) bool {
 	return s.Start <= c.started
 }
 
-// ends returns both ends of the link that has the pod's interface as one end, or why it cannot.
+// ends returns both ends of the link that has the pod's interface as one end, or why ends cannot see
+// them.
 func (c *call) ends() (inside, host answer, err error) {
 	pod, err := c.openNetns() // fails also if the path hangs: then the pod cannot be seen either
 	if err != nil {

@@ -74,9 +74,9 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// A process that somebody kept ready becomes the plugin, without an agent. If a link's ADD
-// began after the process, the plugin cannot tell whether the DEL is about that link: it
-// leaves the link alone, and says so. A new process cuts the link off.
+// A process that somebody kept ready becomes the plugin, while no agent runs. If a link's ADD
+// began after the process, the plugin cannot tell whether the DEL is about that link: the plugin
+// leaves the link alone, and says that it is unsure. A new process cuts the link off.
 func TestCutInAProcessKeptReady(t *testing.T) {
 	for name, prev := range map[string]string{"by prevResult": prevResult(ownLink), "by the pod": ""} {
 		t.Run(name, func(t *testing.T) {

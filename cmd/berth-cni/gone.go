@@ -13,13 +13,14 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// gone reports whether nobody can be reached through a link of this attachment because there
-// is none. It is for a cut that has ended, and found no link. If neither name leads to the link,
-// that is no proof: somebody may have renamed the link and removed its altname. So
-// the pod has to be gone, too, and of all links of the node none may be the pod's.
+// gone reports whether nobody can be reached through a link of this attachment because the
+// attachment has no link. The plugin asks gone after a cut that has ended, and found no link. That
+// neither name leads to the link is no proof: somebody may have renamed the link and removed its
+// altname. So the pod has to be gone, too, and of all links of the node none may be the pod's.
 //
-// gone lists the node's links, which no other step of a verb does. It is called instead of
-// correct, which writes a file, durably: a DEL with a prevResult that cuts its pod off needs neither.
+// gone lists the node's links, which no other step of a verb does. Where gone reports true, the plugin
+// spares correct, which writes a file, durably. A DEL with a prevResult that cuts its pod off needs
+// neither gone nor correct.
 func (c *call) gone() bool {
 	if c.nobodys != 0 {
 		return false
@@ -31,7 +32,7 @@ func (c *call) gone() bool {
 		if !c.noPod {
 			return false
 		}
-	case never: // mostly after a reboot, which may leave no path, or another pod's namespace at it; but it may also be the marker that is lost
+	case never: // mostly after a reboot, when DEL may come without a path, or with a path that another pod's namespace has by now; but the marker may also be lost
 		if !c.noPod && c.netns != "" {
 			return false
 		}
@@ -41,13 +42,13 @@ func (c *call) gone() bool {
 	return err == nil && none
 }
 
-// mostLinks is how many links noLink looks at. To list more takes longer than correct does: the
+// mostLinks is how many links noLink looks at. Listing more takes longer than a call of correct: the
 // kernel's work grows with the square of the pods, and takes 1.2 ms for 250 of them.
 const mostLinks = 256
 
-// noLink reports whether no link of the node has the alias of this attachment, whichever
-// instance or ADD it is of, and none of the agent's groups has nobody's alias. It reports
-// false, too, if there are more than mostLinks links.
+// noLink reports whether the node has no link with the alias of this attachment, whichever
+// instance or ADD the alias is of, and no link of the agent's groups whose alias is nobody's. noLink
+// reports false, too, if there are more than mostLinks links.
 func (c *call) noLink() (bool, error) {
 	groups, err := stamp.GroupsOf(c.head.HostVeth[1:])
 	if err != nil {

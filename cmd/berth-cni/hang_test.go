@@ -107,7 +107,7 @@ func TestTooFewFileDescriptorsForADDAndCHECK(t *testing.T) {
 	}
 }
 
-// So do ADD and CHECK that can open everything but the namespace.
+// ADD and CHECK also say "try again" if they can open everything but the namespace.
 func TestNoFileDescriptorForTheNamespace(t *testing.T) {
 	pod := nettest.Pod(t)
 	for _, command := range []string{"ADD", "CHECK"} {

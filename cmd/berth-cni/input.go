@@ -85,7 +85,7 @@ func (c *call) checkEnv() *api.Error {
 		return cni.Errorf(cni.CodeEnv, "missing environment variable "+names, "%s must be set for this verb", names)
 	}
 	e := cni.CheckContainerID(c.container)
-	if !c.lo { // which is about lo, whatever this name is
+	if !c.lo { // the plugin loopback is about lo, whatever CNI_IFNAME says
 		e = first(e, cni.CheckIfname(c.ifname))
 	}
 	if e != nil || !c.netnsNeeded {
@@ -118,7 +118,7 @@ func tooLarge() *api.Error {
 	return cni.Errorf(cni.CodeConfig, "the configuration is too large", "a request may have at most %d bytes", api.MaxBody)
 }
 
-// first returns the first error that is one.
+// first returns the first of the errors that is not nil; nil if all are nil.
 func first(errs ...*api.Error) *api.Error {
 	for _, e := range errs {
 		if e != nil {

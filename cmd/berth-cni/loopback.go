@@ -15,8 +15,8 @@ import (
 )
 
 // loopback is the type by which containerd has each pod's lo set up. Under this name the program
-// does that, on nodes without the reference plugins: "berth install" makes a copy of it. No agent
-// is needed, since nothing of it outlives the pod's network namespace.
+// sets lo up, on nodes without the reference plugins: "berth install" copies the program to this
+// name. The program needs no agent for that, since lo does not outlive the pod's network namespace.
 const loopback = "loopback"
 
 // lo is the interface, whatever CNI_IFNAME says.
@@ -35,7 +35,7 @@ func (c *call) loopback(command string) ([]byte, *api.Error) {
 	return nil, nil
 }
 
-// loUp sets lo up, as `ip link set lo up` does. Behind another plugin of a list it passes on that
+// loUp sets lo up, as `ip link set lo up` does. Behind another plugin of a list, loUp passes on that
 // plugin's answer.
 func (c *call) loUp() ([]byte, *api.Error) {
 	var all []address
@@ -82,7 +82,8 @@ func (c *call) inPod(do func() error) error {
 	return inTime(c.deadline, "the kernel", func() error { return pod.Do(do) })
 }
 
-// loFailed returns the error of a verb. If the namespace is not there, another try would not find it.
+// loFailed returns the error of a verb. If the namespace is not there, another try would not find
+// it, so the error does not say "try again".
 func loFailed(what string, err error) *api.Error {
 	if errors.Is(err, ns.ErrGone) || errors.Is(err, ns.ErrNotNetns) {
 		return cni.Errorf(cni.CodeEnv, "invalid environment variable CNI_NETNS", "%v", err)

@@ -61,8 +61,8 @@ func loConf(version string, keys ...string) string {
 	return "{" + strings.Join(all, ",") + "}"
 }
 
-// inVersion returns the reference plugin's answer, which has the form of version 1.0.0 whatever
-// version is asked for, in the form of a version, as the CNI library converts it.
+// inVersion returns the reference plugin's answer in the form of a version, as the CNI library
+// converts it. The answer has the form of version 1.0.0, whatever version the test asks for.
 func inVersion(t *testing.T, answer, version string) any {
 	t.Helper()
 	var result types100.Result
@@ -126,7 +126,7 @@ func TestLoopback(t *testing.T) {
 	}
 }
 
-// A late DEL of a pod that is gone leaves the lo of the pod alone that has its path by now.
+// A late DEL of a pod that is gone does not touch the lo of another pod that has the path by now.
 func TestLoopbackLateDEL(t *testing.T) {
 	nettest.Need(t)
 	ours, path := asLoopback(t), filepath.Join(t.TempDir(), "netns")
@@ -142,7 +142,8 @@ func TestLoopbackLateDEL(t *testing.T) {
 	}
 }
 
-// What loopback does without a network namespace, without an agent, and behind another plugin.
+// The plugin loopback also answers without a network namespace, without an agent, and behind another
+// plugin.
 func TestLoopbackEdges(t *testing.T) {
 	nettest.Need(t)
 	ours, pod := asLoopback(t), nettest.Pod(t)

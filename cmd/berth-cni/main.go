@@ -2,12 +2,12 @@
 // reads its environment and stdin, asks the agent, and prints what the agent
 // answers; the work is the agent's.
 //
-// Its files in the order of a run: main, start (when it began), plugin (dispatch), input,
+// Its files in the order of a run: main, start (when the process began), plugin (dispatch), input,
 // verb (what each verb asks), answer (what follows from the answer); and for DEL, while the
-// agent is away, promise, cut, gone, netlink and orphan. Called as loopback, it is that plugin
-// (loopback). It starts thousands of times on a node, so it links nothing that takes time to
-// start, such as net (weight_test.go), and uses nothing of encoding/json but a type in package
-// api.
+// agent is away, promise, cut, gone, netlink and orphan. Called as loopback, the program is the plugin
+// of that name (loopback). Berth-cni starts thousands of times on a node, so it links nothing that
+// takes time to start, such as net (weight_test.go), and uses nothing of encoding/json but a type in
+// package api.
 package main
 
 import (
@@ -42,8 +42,8 @@ func mainPlugin(stdin int) *plugin {
 
 // plugin is one run, with the edges of its process.
 type plugin struct {
-	started int64  // CLOCK_BOOTTIME in nanoseconds: when its process began
-	parent  bool   // its process has waited for children before it became the plugin
+	started int64  // CLOCK_BOOTTIME in nanoseconds: when the plugin's process began
+	parent  bool   // the process has waited for children before it became the plugin
 	began   int64  // CLOCK_BOOTTIME in nanoseconds: when the program began; the limits of verbs count from then
 	name    string // that the program was called by, without its folder
 	getenv  func(string) string

@@ -52,10 +52,10 @@ func build(pkg, name string) error {
 // these commands of their own:
 //
 //	conf [KEYS]           writes stdin: a configuration with the keys, JSON without braces
-//	agent STATUS [FILE]   the agent at $ROOT answers so from now on
-//	agent raw FILE        it writes the file, with CRLF for newlines, and closes
-//	queued N REASON       so many deletions are queued, the last one for that reason
-//	request               writes the last request it got to the file request; fails if there was none
+//	agent STATUS [FILE]   the agent at $ROOT answers from now on with this HTTP status, and the file as body
+//	agent raw FILE        the agent writes the file, with CRLF for newlines, and closes
+//	queued N REASON       N deletions are queued, the last of them for this reason
+//	request               writes the last request that the agent got to the file request; fails if there was none
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
@@ -102,8 +102,8 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// conf makes a configuration for the agent at root; keys replace or add to
-// what it has.
+// conf makes a configuration for the agent at root. keys replace keys that each configuration has,
+// or add to them.
 func conf(root, keys string) string {
 	out := keys
 	for _, d := range []string{`"cniVersion":"1.1.0"`, `"name":"net"`, `"type":"berth-cni"`, fmt.Sprintf(`"root":%q`, root)} {

@@ -36,8 +36,8 @@ func (a answer) attribute(typ uint16) []byte {
 	return attributeIn(a, unix.SizeofNlMsghdr+unix.SizeofIfInfomsg, typ)
 }
 
-// attributeIn returns the value of an attribute among those that begin at a place of a message;
-// nil if it is not there.
+// attributeIn returns the value of an attribute of a message whose attributes begin at byte `at`;
+// nil if the message does not have the attribute.
 func attributeIn(m []byte, at int, typ uint16) []byte {
 	order := binary.NativeEndian
 	// struct rtattr, each at a multiple of 4 bytes
@@ -100,12 +100,12 @@ func tell(index uint32, typ uint16, change uint32) error {
 	return parseAnswer(answer)
 }
 
-// kernel returns the kernel's address, for one call: x/sys writes into it.
+// kernel returns the kernel's address, for one call: x/sys writes into the address.
 func kernel() *unix.SockaddrNetlink { return &unix.SockaddrNetlink{Family: unix.AF_NETLINK} }
 
-// open opens a socket that is connected to the kernel. The kernel takes no messages of others
-// for it (netlink_getsockbyportid): otherwise a pod could fill the plugin's sockets in the pod's
-// namespace.
+// open opens a socket that is connected to the kernel. Nobody but the kernel can send messages to
+// such a socket (netlink_getsockbyportid): otherwise a pod could fill the plugin's sockets in the
+// pod's namespace.
 func open() (fd int, err error) {
 	fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -118,7 +118,7 @@ func open() (fd int, err error) {
 	return fd, nil
 }
 
-// ask sends a message to the kernel and returns its answer, which is in buf.
+// ask sends a message to the kernel and returns the kernel's answer, which is in buf.
 func ask(message, buf []byte) ([]byte, error) {
 	fd, err := open()
 	if err != nil {
@@ -133,8 +133,8 @@ func ask(message, buf []byte) ([]byte, error) {
 var errLost = errors.New("the kernel's answer is lost")
 
 // exchange is ask with a given socket. Until the socket is connected, every process with
-// CAP_NET_ADMIN in the network namespace can write to it, and a pod may have that right in its own.
-// exchange skips all messages but the kernel's, whose port is 0.
+// CAP_NET_ADMIN in the network namespace can write to the socket, and a pod may have that right in
+// the pod's namespace. exchange skips all messages but the kernel's, whose port is 0.
 func exchange(fd int, message, buf []byte) ([]byte, error) {
 	// The kernel has done what the message says, and has answered, when sendto returns. So
 	// exchange does not wait.
@@ -164,7 +164,7 @@ func receive(fd int, buf []byte) ([]byte, error) {
 
 // links calls see with each link of the calling thread's network namespace, as `ip link show`
 // lists them, until see returns false. If links returns an error, it may not have called see
-// with all of them.
+// with all links.
 func links(see func(answer) bool) error {
 	order := binary.NativeEndian
 	m := message(device{}, unix.RTM_GETLINK, unix.NLM_F_REQUEST|unix.NLM_F_DUMP, 0)
@@ -175,8 +175,9 @@ func links(see func(answer) bool) error {
 	return dump(m, unix.RTM_NEWLINK, func(part []byte) bool { return see(answer(part)) })
 }
 
-// dump calls see with each message of a type that the kernel answers a request with, until see
-// returns false. If dump returns an error, it may not have called see with all of them.
+// dump sends the kernel the request m, and calls see with each message of a type in the kernel's
+// answer, until see returns false. If dump returns an error, it may not have called see with all of
+// these messages.
 func dump(m []byte, typ uint16, see func([]byte) bool) error {
 	order := binary.NativeEndian
 	fd, err := open()
@@ -220,7 +221,7 @@ const skipStats = 1 << 3
 // errPart says that the kernel has not listed all, as when links changed meanwhile.
 var errPart = errors.New("the kernel's list is not whole")
 
-// message returns a message about a link. It clears the link's flags that change has.
+// message returns a message about a link. The message clears those flags of the link that change has.
 func message(d device, typ, flags uint16, change uint32) []byte {
 	order := binary.NativeEndian
 	// struct nlmsghdr

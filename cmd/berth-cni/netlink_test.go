@@ -10,10 +10,11 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// A pod with CAP_NET_ADMIN answers the plugin's questions in the pod's namespace before the
-// kernel does, on a socket that is not yet connected: with an error of a node that lacks something, or with a link of its own. Or it
-// fills the plugin's socket. The plugin ignores what the pod says. If the kernel's answer is
-// lost, that makes no DEL fail.
+// A pod with CAP_NET_ADMIN can write to a socket of the plugin in the pod's namespace until that
+// socket is connected to the kernel. So the pod can answer the plugin's question before the kernel
+// does: with the error of a node that lacks something, or with a forged link. The pod can also fill
+// the socket. The plugin ignores the pod's answers. A full socket loses the kernel's answer, but a
+// lost answer makes no DEL fail.
 func TestPodAnswersForKernel(t *testing.T) {
 	nettest.Need(t)
 	pod := nettest.Pod(t)

@@ -26,10 +26,10 @@ const bootIDFile = "/proc/sys/kernel/random/boot_id"
 //
 // promise queues the deletion first, and asks nothing of the kernel's network before, unless the
 // root has neither instance nor run folder: then noAgent looks for the pod's link. So an
-// agent that sees the link go down, and would mend it, finds the deletion; and the kernel may
-// let the plugin wait while somebody has the lock of all its network settings. If one of the
-// two, the queueing or the cut, fails or hangs (as on a disk that hangs), the plugin still does
-// the other one, and tells the runtime to repeat DEL.
+// agent that sees the link go down, and would mend it, finds the deletion. Besides, the kernel lets
+// the plugin wait while another process has the lock of all network settings. If one of the two, the
+// queueing or the cut, fails or hangs (as on a disk that hangs), the plugin still does the other one,
+// and tells the runtime to repeat DEL.
 func promise(c *call, why error) *api.Error {
 	queueErr := inTime(c.deadline-int64(leastCut), "the disk", func() error {
 		if e := c.noAgent(); e != nil {
@@ -108,10 +108,10 @@ func (c *call) enqueue(why error) error {
 
 // correct writes into the queue what became of the DEL, if the DEL did not end as enqueue expected.
 // The pod is not cut off if the plugin could not set the link down, or found no link and cannot
-// tell that there is none (gone), as when prevResult is another pod's or an old one: then people
-// who look at the queue see it, and the agent does the deletion among the first. If the runtime is
-// told to repeat DEL (again), it still needs the plugin (berth uninstall). If correct fails, the
-// deletion stays in the queue as it was.
+// tell that there is none (gone), as when prevResult is another pod's or an old one. Then people who
+// look at the queue see that the pod is not cut off, and the agent does the deletion among the first.
+// If DEL tells the runtime to repeat DEL (again), the runtime still needs the plugin, and "berth
+// uninstall" heeds that. If correct fails, the deletion stays in the queue as it was.
 func (c *call) correct(cut, again bool) {
 	r := *c.queued
 	if r.Cut == cut && r.Again == again {

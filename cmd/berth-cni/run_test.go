@@ -23,8 +23,8 @@ func podEnv(command string) map[string]string {
 	return map[string]string{"CNI_COMMAND": command, "CNI_CONTAINERID": "c1", "CNI_IFNAME": "eth0", "CNI_NETNS": "/proc/self/ns/net"}
 }
 
-// execute runs the built plugin, and returns what it prints; an error's code is
-// 0 if it succeeds.
+// execute runs the built plugin, and returns what it prints, and the code of the error that it
+// prints; code is 0 if the plugin succeeds.
 func execute(t testing.TB, env map[string]string, stdin io.Reader) (stdout string, code uint) {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(bin, "berth-cni"))
@@ -114,7 +114,7 @@ func TestStdinEndless(t *testing.T) {
 	if read := 64*api.MaxBody - endless.N; status != 1 || failure(t, []byte(out)) != 7 || read > 2*api.MaxBody {
 		t.Errorf("%d %s after %d bytes", status, out, read)
 	}
-	// What is wrong with the environment is said first, all the same.
+	// The plugin says first what is wrong with the environment, all the same.
 	env["CNI_IFNAME"] = ""
 	if _, out, _ := inside(t, env, endless, false); failure(t, []byte(out)) != 4 {
 		t.Error(out)

@@ -15,12 +15,12 @@ const statTick = 10 * time.Millisecond
 
 // startOf returns when this process began, or a little later, but not after now
 // (CLOCK_BOOTTIME in nanoseconds). The starts decide which of two verbs overtakes the other: a
-// DEL whose exec took long is as old as the runtime's wish, and not as young as its first
-// instruction. If one verb began after another had ended, its start is later, too.
+// DEL whose exec took long is as old as the runtime's wish, and not as young as the program's first
+// instruction. If one verb began after another had ended, the later verb has the later start, too.
 //
 // The runtime's wish may be younger than the process, though: a runtime may keep processes
-// ready, and one of them becomes the plugin (execve) when it is needed. The kernel does not
-// tell when that was. So a DEL says both when its process began and when the plugin ran, and
+// ready, and one of them becomes the plugin (execve) when the runtime needs the plugin. The kernel does
+// not tell when that was. So a DEL says both when its process began and when the plugin ran, and
 // the runtime has to repeat the DEL of a pod whose ADD began in between (cni.MsgUnsure).
 //
 // parent says that the process has waited for children. Either it is a wrapper, which the
@@ -40,7 +40,7 @@ func startOf(now int64) (started int64, parent bool) {
 }
 
 // born returns the end of the tick in which a process began, and whether it has waited for
-// children, by its /proc/PID/stat (proc_pid_stat(5)). ok is false if stat does not say so.
+// children, by its /proc/PID/stat (proc_pid_stat(5)). ok is false if stat lacks either fact.
 func born(stat string) (end int64, parent, ok bool) {
 	// The second field is the program's name in parentheses. The name can have any characters.
 	name := strings.LastIndexByte(stat, ')')

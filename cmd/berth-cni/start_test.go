@@ -25,7 +25,7 @@ type starts struct {
 	began []int64
 }
 
-// listen makes the agent answer at a root. Each answer takes slow at least.
+// listen makes the agent answer at a root. Each answer takes at least the duration `slow`.
 func (s *starts) listen(t *testing.T, root string, slow time.Duration) {
 	start(t, root, func(w http.ResponseWriter, r *http.Request) {
 		at, err := strconv.ParseInt(r.Header.Get("Berth-Started"), 10, 64)
@@ -52,8 +52,8 @@ func newDelete(root string) *exec.Cmd {
 	return cmd
 }
 
-// A plugin whose exec takes long counts from when the runtime made its process, and not from
-// its first instruction: an attachment that was made in between is younger.
+// A plugin whose exec takes long counts from when the runtime made the process, and not from the
+// program's first instruction: an attachment that was made in between is younger than the DEL.
 func TestStartOfSlowExec(t *testing.T) {
 	nettest.Need(t)
 	root := t.TempDir()

@@ -21,7 +21,7 @@ type verb struct {
 	lenient     bool          // only that part of the configuration is read which names the attachment
 	awaits      bool          // the plugin waits for an agent that is away, because the agent may be restarting
 	// adds is set for ADD. If the process has waited for children, an ADD counts from when the
-	// program began: otherwise a DEL that the same shell ran before would refuse it, each time.
+	// program began: otherwise the agent would refuse the ADD, each time, if the same shell ran a DEL before.
 	// DEL and GC count from when the process began. So DEL and GC spare a pod that may have
 	// been attached after the runtime asked for the DEL or GC; DEL says "try again" then.
 	adds bool

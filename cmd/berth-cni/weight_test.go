@@ -13,7 +13,8 @@ import (
 // maxSize is how large the plugin may be, in bytes.
 const maxSize = 2_500_000
 
-// The plugin is executed for every verb (cilium, general: 17 to 79 MB).
+// A runtime executes the plugin for every verb, so the plugin is small (cilium, general: plugins of
+// 17 to 79 MB).
 func TestSize(t *testing.T) {
 	info, err := os.Stat(filepath.Join(bin, "berth-cni"))
 	must(t, err)

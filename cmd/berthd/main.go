@@ -172,7 +172,8 @@ func run(_ context.Context, f flags, to *daemon.LogWriter) error {
 	return agent.Run(ctx, o, reloads(ctx, f))
 }
 
-// reloads reads the configuration again for each SIGHUP, and sends it, or what is wrong with it.
+// reloads reads the configuration again for each SIGHUP, and sends the configuration, or what is
+// wrong with it.
 func reloads(ctx context.Context, f flags) <-chan config.Reading {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)

@@ -14,8 +14,9 @@ import (
 // mostContent is the greatest size, in bytes, of a file that Mentions reads.
 const mostContent = 1 << 20
 
-// Mentions returns which words that match a pattern are in text files below dir. It leaves
-// out binary files, large ones and logs (*.log). If dir does not exist, it returns nothing.
+// Mentions looks in the text files below dir for words that match the pattern word. It returns a line
+// for each file and word. It leaves out binary files, files larger than mostContent and logs (*.log). If
+// dir does not exist, it returns nothing.
 func Mentions(dir string, word *regexp.Regexp) (State, error) {
 	var s State
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {

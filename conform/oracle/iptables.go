@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// legacy are the families of iptables' own backend in the kernel. nftables() sees what
-// iptables makes in nftables.
+// legacy are the address families of iptables' own backend in the kernel (not of nftables), each with
+// its file in /proc and its program. The function nftables sees what iptables makes in nftables.
 var legacy = []struct{ names, save string }{
 	{"ip_tables_names", "iptables-legacy-save"},
 	{"ip6_tables_names", "ip6tables-legacy-save"},
 }
 
 // iptables is `iptables-legacy-save` and `ip6tables-legacy-save`, without counters. If
-// there are tables but the program is not installed, it sees only the tables' names.
+// there are tables but the program is not installed, iptables returns only the tables' names.
 func iptables() ([]string, error) {
 	var lines []string
 	for _, l := range legacy {

@@ -51,8 +51,8 @@ func addresses() ([]string, error) {
 	return lines, nil
 }
 
-// neighbours is `ip neighbour show nud permanent`, and `... show proxy`. It leaves out
-// neighbours that the kernel learns by itself, which come and go.
+// neighbours is `ip neighbour show nud permanent`, and `ip neighbour show proxy`. It leaves out
+// neighbours that the kernel learns by itself, since they come and go.
 func neighbours() ([]string, error) {
 	name, err := linkNames()
 	if err != nil {
@@ -78,8 +78,8 @@ func neighbours() ([]string, error) {
 	return lines, nil
 }
 
-// qdiscs is `tc qdisc`. It leaves out those that the kernel gives each link by itself, which have
-// no handle.
+// qdiscs is `tc qdisc`. It leaves out the queueing disciplines that the kernel gives each link by itself,
+// which have no handle.
 func qdiscs() ([]string, error) {
 	name, err := linkNames()
 	if err != nil {

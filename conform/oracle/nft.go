@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nftFamilies are the NFPROTO_ numbers as nft(8) writes them.
+// nftFamilies are the names that nft(8) gives to the NFPROTO_ numbers.
 var nftFamilies = map[nft.TableFamily]string{
 	nft.TableFamilyINet: "inet", nft.TableFamilyIPv4: "ip", nft.TableFamilyIPv6: "ip6",
 	nft.TableFamilyARP: "arp", nft.TableFamilyNetdev: "netdev", nft.TableFamilyBridge: "bridge",
@@ -23,9 +23,9 @@ var nftFamilies = map[nft.TableFamily]string{
 // nftables is `nft list ruleset`, without counters.
 func nftables() ([]string, error) { return nftablesOf(func(*nft.Table) bool { return true }) }
 
-// nftablesOf is nftables for the tables for which wanted is true. Package nft keeps only the text
-// of some errors. nftablesOf gives these errors their ENOENT back, by which settled recognizes
-// that a table has gone meanwhile.
+// nftablesOf is nftables, but only for the tables for which wanted returns true. Package nft keeps only
+// the text of some errors. nftablesOf gives these errors their ENOENT back, by which List recognizes
+// that somebody has removed a table meanwhile.
 func nftablesOf(wanted func(*nft.Table) bool) ([]string, error) {
 	lines, err := listNftables(wanted)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
@@ -89,7 +89,7 @@ func listNftables(wanted func(*nft.Table) bool) ([]string, error) {
 	return lines, nil
 }
 
-// chainLines describes a chain, and its rules with their place in it.
+// chainLines describes a chain, and each rule with its place in the chain.
 func chainLines(conn *nft.Conn, c *nft.Chain) ([]string, error) {
 	head := c.Name
 	if c.Hooknum != nil {
@@ -124,8 +124,8 @@ func chainLines(conn *nft.Conn, c *nft.Chain) ([]string, error) {
 	return lines, nil
 }
 
-// exprText describes one expression of a rule: briefly the expressions that most rules
-// consist of, and all others with all their fields.
+// exprText describes one expression of a rule. The expressions that most rules consist of are
+// described briefly, and all others with all their fields.
 func exprText(e expr.Any) (string, error) {
 	switch e := e.(type) {
 	case *expr.Counter:
@@ -137,7 +137,7 @@ func exprText(e expr.Any) (string, error) {
 	case *expr.Cmp:
 		data := fmt.Sprintf("%x", e.Data)
 		if len(e.Data) == net.IPv4len || len(e.Data) == net.IPv6len {
-			data += "=" + net.IP(e.Data).String() // it may be an address
+			data += "=" + net.IP(e.Data).String() // the data may be an address
 		}
 		return fmt.Sprintf("%s %s", comparisons[e.Op], data), nil
 	}
@@ -145,7 +145,7 @@ func exprText(e expr.Any) (string, error) {
 	return fmt.Sprintf("%s%s", strings.TrimPrefix(fmt.Sprintf("%T", e), "*expr."), text), err
 }
 
-// comparisons are the NFT_CMP_ constants.
+// comparisons are the operators that the NFT_CMP_ constants stand for.
 var comparisons = map[expr.CmpOp]string{
 	expr.CmpOpEq: "==", expr.CmpOpNeq: "!=", expr.CmpOpLt: "<", expr.CmpOpLte: "<=", expr.CmpOpGt: ">", expr.CmpOpGte: ">=",
 }
@@ -162,7 +162,7 @@ func setLines(conn *nft.Conn, t *nft.Table) ([]string, error) {
 		lines = append(lines, fmt.Sprintf("set %s key %s data %s map %t interval %t timeout %s comment %q",
 			s.Name, s.KeyType.Name, s.DataType.Name, s.IsMap, s.Interval, s.Timeout, s.Comment))
 		if s.Dynamic {
-			continue // packets add elements, as to connection tracking, and the kernel removes them
+			continue // packets add elements to the set, and the kernel removes them, as in connection tracking
 		}
 		elements, err := conn.GetSetElements(s)
 		if err != nil {

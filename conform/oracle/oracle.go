@@ -24,8 +24,8 @@ type State struct{ lines []string }
 // String returns the lines.
 func (s State) String() string { return strings.Join(s.lines, "\n") }
 
-// Diff returns what has changed from s to after, "-" before a line that only s
-// has and "+" before one that only after has. It is empty if they are equal.
+// Diff returns what has changed from s to after: "-" before a line that only s
+// has, and "+" before a line that only after has. If s equals after, it returns "".
 func (s State) Diff(after State) string {
 	var (
 		out  strings.Builder
@@ -46,12 +46,12 @@ func (s State) Diff(after State) string {
 	return out.String()
 }
 
-// And returns what s and other saw, together.
+// And returns the lines of s and the lines of other in one state.
 func (s State) And(other State) State {
 	return State{slices.Sorted(slices.Values(slices.Concat(s.lines, other.lines)))}
 }
 
-// Without returns s without some sections, such as conntrack where entries
+// Without returns s without some sections, such as conntrack, whose entries
 // come and go by themselves.
 func (s State) Without(sections ...string) State {
 	return s.filter(func(section string) bool { return !slices.Contains(sections, section) })
@@ -72,8 +72,8 @@ func (s State) filter(keep func(section string) bool) State {
 	return kept
 }
 
-// Below returns the files of s with their whole paths, given the folder from which Files
-// read them.
+// Below returns s, a state that Files has read, with whole paths. dir is the folder from which Files
+// read s.
 func (s State) Below(dir string) State {
 	var below State
 	for _, line := range s.lines {
@@ -92,9 +92,9 @@ func (s State) But(prefixes []string) State {
 // ruleNumber matches the line of an nftables rule up to its place in its chain.
 var ruleNumber = regexp.MustCompile(`^(nft .* rule) \d{3} `)
 
-// identity returns the part of a line that says which thing the line is about. The rest may
-// change when other things do: a bridge's flags and MAC change with its ports, and a rule's
-// place with the rules before it. A file's mode may change, too.
+// identity returns the part of a line that says which thing the line is about. The rest of the line
+// may change when other things change: a bridge's flags and MAC change with its ports, and a rule's
+// place changes with the rules before the rule. A file's mode may change, too.
 func identity(line string) string {
 	f := strings.Fields(line)
 	switch {
@@ -123,8 +123,8 @@ func (s State) Deliberate() State {
 }
 
 // New returns the identities of things that are in after and not in s: "link veth1 veth"
-// for a link in any state. A thing that only changed is not new, except for a sysctl.
-// Things that follow from other things are left out.
+// for a link in any state. A link, address, file or nftables rule that only changed is not new. In
+// the other sections, such as sysctl, a line that changed is new. New leaves out the lines of follows.
 func (s State) New(after State) []string {
 	had := map[string]int{}
 	for _, line := range s.lines {
@@ -140,7 +140,7 @@ func (s State) New(after State) []string {
 	return found
 }
 
-// readers read what Look returns, each a section.
+// readers are the functions that read the sections of Look.
 var readers = []struct {
 	section string
 	read    func() ([]string, error)
@@ -149,8 +149,8 @@ var readers = []struct {
 	{"nft", nftables}, {"iptables", iptables}, {"ipset", ipsets}, {"conntrack", conntrack}, {"sysctl", sysctls},
 }
 
-// Look reads what is in the network namespace of the calling thread. It leaves out what
-// changes by itself: counters, timers, learnt neighbours, indexes and handles.
+// Look reads what is in the network namespace of the calling thread. It leaves out things that
+// change by themselves: counters, timers, learnt neighbours, indexes and handles.
 func Look() (State, error) { return look(func(string) bool { return true }) }
 
 // LookAt is Look for some sections only.
@@ -191,9 +191,9 @@ func Mounts() (State, error) {
 	return State{lines}, err
 }
 
-// List calls a reader of the kernel's state again if the state changed while the reader read
-// it. The kernel marks such a dump with NLM_F_DUMP_INTR, and netlink.ErrDumpInterrupted comes
-// with a list that may be neither the old state nor the new one.
+// List calls read, a reader of the kernel's state, again if the state changed while read read
+// it. The kernel marks such a dump with NLM_F_DUMP_INTR. Package netlink then returns
+// ErrDumpInterrupted, with a list that may be neither the old state nor the new state.
 func List[T any](read func() ([]T, error)) (all []T, err error) {
 	for range 100 {
 		all, err = read()
@@ -206,15 +206,15 @@ func List[T any](read func() ([]T, error)) (all []T, err error) {
 	return nil, err
 }
 
-// absent reports whether an error says that the kernel lacks a feature, which then holds
-// nothing.
+// absent reports whether an error says that the kernel lacks a feature. Such a feature cannot hold
+// anything that was left.
 func absent(err error) bool {
 	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) ||
 		errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)
 }
 
-// Files returns everything below dir with its type and mode, without contents and sizes. If
-// dir does not exist, it returns nothing.
+// Files returns a line for everything below dir, with type and mode, without contents and sizes. If
+// dir does not exist, Files returns nothing.
 func Files(dir string) (State, error) {
 	var s State
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {

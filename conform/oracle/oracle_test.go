@@ -57,8 +57,8 @@ func files(t *testing.T, dir string) State {
 	return s
 }
 
-// A reader whose list the kernel marks as interrupted is called again, and any other error
-// is the caller's.
+// List calls a reader again if the kernel marks the reader's list as interrupted. List returns any
+// other error to its caller.
 func TestList(t *testing.T) {
 	calls := 0
 	moving := func() ([]int, error) {

@@ -11,7 +11,7 @@ import (
 )
 
 // conntrack is `conntrack -L`, both families, without timers, states and
-// counters: a line for each entry, so that equal tuples (of other zones) count.
+// counters. Each entry has a line, so that equal tuples of several zones make several lines.
 func conntrack() ([]string, error) {
 	// Each request walks the table of the whole machine, which takes up to 0.2 s. So there
 	// is one request for both families, and none if the namespace has no entries.
@@ -37,7 +37,7 @@ func tuple(t netlink.IPTuple) string {
 }
 
 // sysctls is `sysctl net.ipv4 net.ipv6`, limited to sysctls about forwarding packets and
-// making addresses. It leaves out those of veths, which go with the veths.
+// making addresses. It leaves out the sysctls of single links other than lo, which go with the links.
 func sysctls() ([]string, error) {
 	const root = "/proc/sys/net"
 	files := []string{root + "/ipv4/ip_forward", root + "/ipv4/ip_nonlocal_bind", root + "/ipv6/ip_nonlocal_bind"}

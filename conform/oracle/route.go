@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// families are the address families whose routes and rules are read.
+// families are the address families whose routes and rules the oracle reads.
 var families = []struct {
 	number int
 	name   string
@@ -35,7 +35,7 @@ func routes() ([]string, error) {
 	return lines, nil
 }
 
-// routeTypes are the RTN_ constants as ip(8) writes them.
+// routeTypes are the names that ip(8) gives to the RTN_ constants.
 var routeTypes = [...]string{"unspec", "unicast", "local", "broadcast", "anycast", "multicast",
 	"blackhole", "unreachable", "prohibit", "throw", "nat", "xresolve"}
 
@@ -113,7 +113,7 @@ func ruleLine(family string, r netlink.Rule) string {
 	return line.String()
 }
 
-// prefix writes a CIDR, or the word everything for one that holds all addresses.
+// prefix writes a CIDR. For a CIDR that has all addresses it returns the parameter everything.
 func prefix(n *net.IPNet, everything string) string {
 	if n == nil {
 		return everything

@@ -8,8 +8,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// add attaches a pod. It first writes the lease, which has the link's name, so that DEL
-// finds all that was made, however far ADD came.
+// add attaches a pod. It first writes the lease, which has the link's name. So DEL finds all that
+// ADD has made, however far ADD came.
 func (c *call) add() (any, error) {
 	if c.fault("strays") {
 		if err := stray(); err != nil {
@@ -49,7 +49,7 @@ func (c *call) add() (any, error) {
 	return c.result(l, pod)
 }
 
-// attach makes all parts of an attachment, or none.
+// attach makes all parts of an attachment. If it fails, it leaves none of them.
 func (c *call) attach(pod *os.File) (*lease, error) {
 	if err := c.portsFree(); err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func (c *call) makeLink(l *lease, pod *os.File) error {
 	return nil
 }
 
-// vacant refuses an interface that the pod has already (CNI 1.1, section 2, ADD).
+// vacant returns an error if the pod has already an interface of the wanted name (CNI 1.1, section 2, ADD).
 func (c *call) vacant(pod *os.File) error {
 	return inside(pod, func() error {
 		there, err := linkExists(c.ifname)
@@ -150,7 +150,7 @@ func (c *call) result(l *lease, pod *os.File) (any, error) {
 	return out, nil
 }
 
-// addChained adds a rule for the address that the plugin before it has given.
+// addChained adds a rule for the address that the plugin before this one has given to the pod.
 func (c *call) addChained() (any, error) {
 	prev, err := c.previous()
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // verify is CHECK: it looks whether everything that the result says of this attachment is still
-// there (CNI 1.1, section 2, CHECK), and also those parts of the attachment that the result
+// there (CNI 1.1, section 2, CHECK). It also looks for those parts of the attachment that the result
 // does not mention.
 func (c *call) verify() error {
 	if c.fault("check-always-passes") {
@@ -109,7 +109,7 @@ func hasRoute(r *netlink.Route, what string) error {
 	return nil
 }
 
-// status is STATUS: it fails if no other pod can be attached.
+// status is STATUS: it fails if the subnet has no free address for another pod.
 func (c *call) status() error {
 	if c.fault("status-fails") {
 		return fail(codeAway, "away")
@@ -133,7 +133,7 @@ func (c *call) status() error {
 	return nil
 }
 
-// previous reads the addresses of prevResult. There is at least one.
+// previous reads the addresses of prevResult. If prevResult has no address, it returns an error.
 func (c *call) previous() ([]netip.Prefix, error) {
 	var prev struct {
 		IPs []struct {

@@ -15,7 +15,7 @@ type call struct {
 	config
 }
 
-// config is what is read from standard input.
+// config is the configuration that the runtime writes to the plugin's standard input.
 type config struct {
 	Name     string          `json:"name"`
 	Version  string          `json:"cniVersion"`
@@ -33,7 +33,7 @@ type config struct {
 	subnet netip.Prefix
 }
 
-// bandwidth is in bits and bits a second, 0: no limit.
+// bandwidth has rates in bits a second and bursts in bits. A rate of 0 is no limit.
 type bandwidth struct {
 	IngressRate  uint64 `json:"ingressRate"`
 	IngressBurst uint64 `json:"ingressBurst"`
@@ -51,7 +51,7 @@ func (c *call) fault(name string) bool { return c.wrong == name }
 // name matches the names of networks and containers (CNI 1.1, sections 1 and 2).
 var name = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
 
-// check checks that a verb has what it needs (CNI 1.1, section 2).
+// check checks that a call has the variables and the keys that its verb needs (CNI 1.1, section 2).
 func (c *call) check() error {
 	var err error
 	switch {

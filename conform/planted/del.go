@@ -25,7 +25,7 @@ func (c *call) del() error {
 	return c.undo(l)
 }
 
-// undo removes what exists of an attachment, the lease last.
+// undo removes all parts of an attachment that exist. It removes the lease last.
 func (c *call) undo(l *lease) error {
 	if c.fault("missing-link-ends-del") && !l.Chained {
 		if there, err := linkExists(l.Link); err != nil || !there {
@@ -62,7 +62,8 @@ func (c *call) undo(l *lease) error {
 	return c.free(l)
 }
 
-// plantedDel has the faults of a DEL that asks for more than it needs.
+// plantedDel has the faults of a DEL that relies on things that DEL may not rely on, such as prevResult
+// and the pod's network namespace.
 func (c *call) plantedDel() error {
 	switch {
 	case c.fault("prev-result-needed") && c.Prev == nil:
@@ -101,8 +102,8 @@ func (c *call) delByAddress() error {
 	return nil
 }
 
-// gc undoes all attachments that are not valid (CNI 1.1, section 2, GC). It goes on after
-// an error.
+// gc undoes all attachments that the runtime does not list as valid (CNI 1.1, section 2, GC). It goes on
+// after an error.
 func (c *call) gc() error {
 	all, err := c.leases()
 	if err != nil || c.fault("gc-ignores") {

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// plant makes a thing for a pod of which DEL does not know. Real plugins have been seen to
-// forget each of these things.
+// plant makes a thing for a pod that DEL does not remove, because DEL does not know of the thing. Real
+// plugins have been seen to forget each of these things.
 func (c *call) plant(l *lease) {
 	var err error
 	switch c.wrong {
@@ -74,7 +74,7 @@ func makeExtra() string {
 	return name
 }
 
-// dawdle makes it likely that the plugin is killed here: it takes long, and makes many
+// dawdle makes it likely that the suite kills the plugin here: dawdle takes long, and makes many
 // system calls that look as if they changed something.
 func dawdle() {
 	for range 50 {
@@ -100,10 +100,11 @@ func stray() error {
 	return nil
 }
 
-// wreck is the file that says that two calls once came at the same time.
+// wreck is the file by which the fault broken-at-once remembers that two calls came at the same time.
 const wreck = "/run/planted-wreck"
 
-// breakAtOnce refuses every call but DEL from the first on that finds the state folder locked.
+// breakAtOnce refuses calls once a call has found the state folder locked: that call, and every later
+// call except DEL.
 func breakAtOnce(dir *os.File) error {
 	if unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
 		if err := os.WriteFile(wreck, nil, 0o600); err != nil {

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// configure sets both ends up, and gives each an address and routes to the other.
+// configure sets both ends of the veth pair up. It gives each end an address and routes to the
+// other end.
 func (c *call) configure(l *lease, pod *os.File) error {
 	gateway := host(c.gateway())
 	err := inside(pod, func() error {
@@ -67,7 +68,7 @@ func (c *call) limit(link netlink.Link, rate, burst uint64) error {
 		return nil
 	}
 	switch {
-	case c.fault("rate-too-high"): // bits taken for bytes
+	case c.fault("rate-too-high"): // a plugin that takes bits for bytes
 		rate *= 8
 	case c.fault("rate-too-low"):
 		rate /= 2
@@ -104,8 +105,8 @@ func (l *lease) rule() *netlink.Rule {
 	return r
 }
 
-// addRule adds the rule of a lease. A rule for the address belongs to this lease, since the
-// address belongs to this lease.
+// addRule adds the rule of a lease. If there is a rule for the address already, it belongs to this
+// lease, since the address belongs to this lease.
 func (c *call) addRule(l *lease) error {
 	if err := netlink.RuleAdd(l.rule()); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("adding the rule: %w", err)
@@ -121,7 +122,7 @@ func (l *lease) hasRule() (bool, error) {
 	return len(found) > 0, err
 }
 
-// deleteRule is `ip rule del ...` until there is none.
+// deleteRule is `ip rule del ...`, repeated until no such rule is left.
 func (l *lease) deleteRule() error {
 	for {
 		switch err := netlink.RuleDel(l.rule()); {
@@ -155,7 +156,7 @@ func linkExists(name string) (bool, error) {
 	return err == nil, err
 }
 
-// up is `ip link set NAME up`.
+// up is `ip link set NAME up`, and returns the link.
 func up(name string) (netlink.Link, error) {
 	link, err := netlink.LinkByName(name)
 	if err == nil {

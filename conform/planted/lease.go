@@ -14,22 +14,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lease is the record of an attachment, from before anything is made for it until all of it
-// is gone. It is a file with the address as its name.
+// lease is the record of an attachment. The plugin writes the lease before it makes anything for the
+// attachment, and removes the lease when everything is gone. It is a file named after the address.
 type lease struct {
 	Network, ID, Ifname string
-	Link                string // the host's end
+	Link                string // the host's end of the veth pair
 	Address             netip.Addr
 	Extra               string // another link on the host, by the fault kill-unsafe
 	Ports               []portMapping
-	Chained             bool // the address belongs to another plugin; only the rule is this one's
+	Chained             bool // the address belongs to another plugin; this plugin has only made the rule
 }
 
-// begun is the file that a lease is written to before it is renamed.
+// begun is the name that a lease's file has until the lease is written completely.
 const begun = "begun"
 
-// lock lets one plugin at a time work with the state folder. It locks the folder itself, so
-// that there is no lock file to leave behind.
+// lock lets one process of the plugin at a time work with the state folder. It locks the folder itself,
+// so that there is no lock file to leave behind.
 func (c *call) lock() (unlock func(), err error) {
 	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
 		return nil, fail(codeIO, "making the state folder: %w", err)
@@ -52,7 +52,7 @@ func (c *call) lock() (unlock func(), err error) {
 	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
 		return nil, fail(codeIO, "locking the state folder: %w", err)
 	}
-	// The file that a killed plugin had begun to write.
+	// A plugin that was killed may have left the file that it had begun to write.
 	if err := os.Remove(filepath.Join(c.StateDir, begun)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fail(codeIO, "removing what was begun: %w", err)
 	}
@@ -100,7 +100,7 @@ func (c *call) find() (*lease, error) {
 	return nil, nil
 }
 
-// reserve takes a free address. The second of the subnet is the gateway's.
+// reserve writes a lease with a free address. The second address of the subnet is the gateway's.
 func (c *call) reserve() (*lease, error) {
 	all, err := c.leases()
 	if err != nil {
@@ -149,7 +149,7 @@ func (c *call) keep(l *lease) error {
 	return nil
 }
 
-// free gives an address back.
+// free removes a lease, so that its address is free again.
 func (c *call) free(l *lease) error {
 	if err := os.Remove(filepath.Join(c.StateDir, l.file())); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fail(codeIO, "removing a lease: %w", err)
@@ -157,7 +157,8 @@ func (c *call) free(l *lease) error {
 	return nil
 }
 
-// hostLink returns the name of the host's end, which is known before the link is made.
+// hostLink returns the name of the host's end. The name follows from the attachment, so that the lease
+// can have it before the link exists.
 func (c *call) hostLink() string {
 	sum := sha256.Sum256([]byte(c.Name + " " + c.id + " " + c.ifname))
 	return fmt.Sprintf("pl%x", sum[:6])

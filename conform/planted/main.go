@@ -23,7 +23,7 @@ import (
 
 var versions = []string{"0.4.0", "1.0.0", "1.1.0"}
 
-// Codes of errors (CNI 1.1, section 5: "Error").
+// The codes of this plugin's errors (CNI 1.1, section 5: "Error").
 const (
 	codeVersion   = 1
 	codeVariable  = 4
@@ -31,7 +31,7 @@ const (
 	codeDecode    = 6
 	codeConfig    = 7
 	codeAway      = 50
-	codeOurs      = 100 // the first that the specification leaves to plugins
+	codeOurs      = 100 // the first code that the specification leaves to plugins
 	codeExists    = codeOurs + 1
 	codeFull      = codeOurs + 2
 	codeUnhealthy = codeOurs + 3
@@ -109,7 +109,7 @@ func (c *call) versionInfo() any {
 	return info
 }
 
-// refuse writes an error and returns the exit code.
+// refuse writes the answer for an error and returns the program's exit code.
 func (c *call) refuse(err error) int {
 	code := uint(codeOurs)
 	var f failure
@@ -140,7 +140,7 @@ func read(in io.Reader) (*call, error) {
 		netns: os.Getenv("CNI_NETNS"), ifname: os.Getenv("CNI_IFNAME"),
 	}
 	_, c.wrong, _ = strings.Cut(filepath.Base(os.Args[0]), "planted-")
-	c.Version = versions[len(versions)-1] // the version of an error if the call names none
+	c.Version = versions[len(versions)-1] // the version of an error's answer if the call names no version
 	raw, err := io.ReadAll(in)
 	if err != nil {
 		return c, fail(codeIO, "reading the configuration: %w", err)

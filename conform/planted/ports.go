@@ -26,7 +26,8 @@ func (l *lease) table() *nftables.Table {
 	return &nftables.Table{Family: nftables.TableFamilyIPv4, Name: "planted-" + l.Link}
 }
 
-// portsFree refuses a port that another pod has. It makes no difference between addresses.
+// portsFree returns an error if another pod has a port that the call asks for. It does not look at
+// hostIP: the same port of another address of the node counts as taken, too.
 func (c *call) portsFree() error {
 	if c.fault("port-taken") {
 		return nil
@@ -97,8 +98,8 @@ func (c *call) portRule(p portMapping, pod netip.Addr) (rule []expr.Any) {
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1, RegProtoMin: 2})
 }
 
-// unmapPorts is `nft delete table ip planted-LINK` and, because a sender of datagrams has a flow to
-// the pod, `conntrack -D --reply-src ADDRESS`.
+// unmapPorts is `nft delete table ip planted-LINK` and `conntrack -D --reply-src ADDRESS`: without the
+// latter, the kernel would still bring the datagrams of a sender that has a flow to the pod's address.
 func (c *call) unmapPorts(l *lease) error {
 	if len(l.Ports) == 0 {
 		return nil

@@ -163,7 +163,7 @@ func hanging(t *testing.T) *routestest.Agent {
 		<-free
 		return nil
 	}})
-	t.Cleanup(func() { close(free) }) // before Start's own, which waits for what it serves
+	t.Cleanup(func() { close(free) }) // runs before Start's cleanup, which waits for the requests under way
 	a.Open()
 	return a
 }
@@ -217,8 +217,8 @@ func TestReleaseOwed(t *testing.T) {
 	}
 }
 
-// GC counts as begun before the list that it goes by. So it spares what is attached between
-// the two, and shows everything else that it releases.
+// `berth gc` counts as begun before it asks for its list of attachments. So the agent spares what is
+// attached after that, and the command shows everything that the agent releases, whatever the list has.
 func TestGCBeganBeforeItsList(t *testing.T) {
 	var listed, began int64
 	a := routestest.Start(t, &routestest.Verbs{Hook: func(_ context.Context, verb string, w server.When) error {

@@ -25,7 +25,7 @@ const envApart = "BERTH_APART"
 // told is the first of exec.Cmd's ExtraFiles.
 const told = 3
 
-// apart runs this program's command line in a process of its own, until that tells its exit code.
+// apart runs this program's command line in a process of its own, until that process tells its exit code.
 func apart(ctx context.Context, args []string) error {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -57,7 +57,7 @@ func apart(ctx context.Context, args []string) error {
 	}
 }
 
-// answerOf returns what a process tells. One that ends without a word has crashed.
+// answerOf returns what a process tells. A process that ends without telling has crashed.
 func answerOf(r io.Reader, cmd *exec.Cmd) error {
 	var code [1]byte
 	if _, err := io.ReadFull(r, code[:]); err != nil {
@@ -73,7 +73,7 @@ func answerOf(r io.Reader, cmd *exec.Cmd) error {
 	return exit(code[0])
 }
 
-// tell tells the exit code, if this process is one of apart's. Before that it closes the outputs:
+// tell tells the exit code, if this process is one of apart's. Before that, tell closes the outputs:
 // their readers wait for the end of the outputs, which would otherwise stay open until this process
 // ends, and apart's end kills this process.
 func tell(code int) {
@@ -82,5 +82,5 @@ func tell(code int) {
 	}
 	_ = unix.Close(unix.Stdout)
 	_ = unix.Close(unix.Stderr)
-	_, _ = unix.Write(told, []byte{byte(code)}) // nobody reads it if apart has ended
+	_, _ = unix.Write(told, []byte{byte(code)}) // nobody reads the code if apart has ended
 }

@@ -24,7 +24,8 @@ const (
 	thaw   = 0xc0045878 // FITHAW
 )
 
-// frozen makes a file system at a folder whose writers no signal ends, until the test does.
+// frozen mounts a frozen file system at a folder. No signal ends a process that writes to it, until
+// melt or the test's end thaws it.
 func frozen(t *testing.T, dir string) (melt func()) {
 	t.Helper()
 	programs.Need(t, "mkfs.ext4", "mount")

@@ -19,7 +19,7 @@ import (
 // How long the agent may take to answer.
 const (
 	quick    = 15 * time.Second
-	patience = 3 * time.Second // for its status, which the agent answers at once
+	patience = 3 * time.Second // for the agent's status, which the agent answers at once
 )
 
 // app is one run of the command, with its process's outputs, clock and flags.
@@ -75,7 +75,7 @@ func (a *app) ask(ctx context.Context, f func(context.Context, *client.Client) e
 	return f(ctx, c)
 }
 
-// hangs runs a command that may hang as no process may: see apart.
+// hangs runs a command that may hang for good in a process of its own: see apart.
 func (a *app) hangs(ctx context.Context, command func(context.Context) error) error {
 	if a.apart != nil {
 		return a.apart(ctx)
@@ -97,5 +97,5 @@ func (a *app) print(value any, people func()) error {
 // say prints for people. It ignores errors: a reader who has left needs no answer.
 func (a *app) say(format string, args ...any) { _, _ = fmt.Fprintf(a.stdout, format, args...) }
 
-// none tells people, on stderr, that a list is empty: scripts do not read that.
+// none tells people, on stderr, that a list is empty: scripts do not read stderr.
 func (a *app) none(format string, args ...any) { _, _ = fmt.Fprintf(a.stderr, format+"\n", args...) }

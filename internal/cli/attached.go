@@ -15,10 +15,10 @@ import (
 	"github.com/berth-net/berth/internal/ledger"
 )
 
-// attached returns the pods that the agent has or, if it is away, its ledger, without those whose
-// release is promised or whose deletion is queued: their runtime needs the plugin no more, unless it
-// was told to repeat the DEL. A lost ledger cannot tell which pods are attached. It is certain that
-// no pod is attached only if no agent has ever run.
+// attached returns the pods that the agent has or, if the agent is away, that its ledger has. attached
+// leaves out pods whose release is promised or whose deletion is queued: their runtime needs the plugin
+// no more, unless DEL told the runtime to repeat it. A lost ledger cannot tell which pods are attached.
+// It is certain that no pod is attached only if no agent has ever run.
 func (a *app) attached(ctx context.Context) (pods []string, err error) {
 	list, err := a.list(ctx, api.Filter{})
 	if err == nil {
@@ -41,11 +41,12 @@ func (a *app) attached(ctx context.Context) (pods []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	queue, _ := deletions.Look(a.dir()) // a deletion that cannot be read spares its pod
+	queue, _ := deletions.Look(a.dir()) // a pod whose deletion cannot be read counts as attached
 	return needing(s.Owners, queue.Pending), nil
 }
 
-// needing returns the pods of a ledger whose runtime still needs the plugin, beside a queue of deletions.
+// needing returns the pods of a ledger whose runtime still needs the plugin. A pod does not need the
+// plugin if its DEL is in the queue, and nobody has to repeat that DEL.
 func needing(owners []hold.Owner, queue []deletions.Entry) (pods []string) {
 	ended := slices.DeleteFunc(slices.Clone(queue), func(q deletions.Entry) bool { return q.Record.Again })
 	for _, o := range owners {

@@ -221,7 +221,7 @@ func (a *app) writeAgent(ctx context.Context, w io.Writer) error {
 	for _, t := range threads {
 		for _, file := range []string{"wchan", "stack"} {
 			err := show(filepath.Join("task", t.Name(), file))
-			// It may have ended, and the kernel shows stacks to nobody but the machine's own root.
+			// The thread may have ended, and the kernel shows stacks to nobody but the machine's own root.
 			if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH) && !errors.Is(err, fs.ErrPermission) {
 				errs = append(errs, err)
 			}

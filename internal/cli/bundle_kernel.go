@@ -17,8 +17,8 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// kernelHas returns a part with what the kernel has of one sort: a section of the oracle, which
-// knows nothing of the ledger.
+// kernelHas returns a part with what the kernel has of one sort: a section of the oracle (package
+// conform/oracle), which knows nothing of the ledger.
 func kernelHas(section string) func(context.Context, io.Writer) error {
 	return func(_ context.Context, w io.Writer) error {
 		state, err := oracle.LookAt(section)
@@ -52,7 +52,7 @@ var neighbourStates = map[int]string{
 }
 
 // writeNeighbours also writes the neighbours that the kernel has learnt, which the oracle leaves
-// out: that of a gateway says whether the node reaches it.
+// out: the entry of a gateway says whether the node reaches the gateway.
 func writeNeighbours(_ context.Context, w io.Writer) error {
 	all, err := netlink.NeighList(0, 0)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // a list that changes is good enough
@@ -109,7 +109,7 @@ func writeNamespaces(_ context.Context, w io.Writer) error {
 	for _, dir := range []string{"/run/netns", "/var/run/docker/netns"} {
 		entries, err := os.ReadDir(dir)
 		if err != nil {
-			continue // most nodes lack one of them
+			continue // most nodes lack one of the two folders
 		}
 		for _, e := range entries {
 			_, _ = fmt.Fprintln(w, filepath.Join(dir, e.Name()))

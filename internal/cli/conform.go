@@ -101,8 +101,8 @@ func (o *conforming) prepare() (err error) {
 	return nil
 }
 
-// chosen reports whether --run chooses a check, or a check in one of the versions that it
-// is run for.
+// chosen reports whether --run chooses a check, or the check in one of the versions for which the
+// suite runs it.
 func (o *conforming) chosen(c conform.Check) bool {
 	names := []string{c.Name}
 	if c.Each {
@@ -156,7 +156,7 @@ func unjudged(err error) error {
 	return coded{2, err}
 }
 
-// interrupted ends a run that was stopped before its last check. It prints the results so
+// interrupted ends a run that was stopped before its last check. interrupted prints the results so
 // far only for people: a program would take them for all results.
 func (o *conforming) interrupted(report *conform.Report) error {
 	if o.format == "table" && len(report.Results) > 0 {

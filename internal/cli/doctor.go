@@ -12,7 +12,7 @@ import (
 
 // doctorView is what `berth doctor -o json` prints.
 type doctorView struct {
-	Verdicts map[doctor.Verdict]int `json:"verdicts"` // how many checks have each
+	Verdicts map[doctor.Verdict]int `json:"verdicts"` // how many checks have each verdict
 	Checks   []doctor.Result        `json:"checks"`
 }
 
@@ -48,7 +48,7 @@ func (a *app) doctor(ctx context.Context, f places) error {
 	return a.prescribe(doctor.Run(ctx, n, doctor.Checks()))
 }
 
-// prescribe prints results, and returns what the command does.
+// prescribe prints results, and returns the command's error: exit code 1 if something is bad.
 func (a *app) prescribe(all []doctor.Result) error {
 	v := doctorView{Verdicts: doctor.Count(all), Checks: all}
 	if err := a.print(v, func() { a.showDoctor(v) }); err != nil {

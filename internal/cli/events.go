@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// silence is how long the agent has to send nothing until it has sent all that it
-	// remembers: it sends that without a pause.
+	// silence is how long the agent has to send nothing to count as having sent all events that it
+	// remembers: the agent sends these events without a pause.
 	silence = 300 * time.Millisecond
 	// comeBack is the time between two tries to reach an agent that was away.
 	comeBack = 200 * time.Millisecond
@@ -100,7 +100,7 @@ func (a *app) follow(ctx context.Context, f eventFlags) error {
 			return nil
 		case err != nil:
 			return err
-		case !now.Equal(run): // another run counts from 1
+		case !now.Equal(run): // another run of the agent counts its events from 1
 			run, since = now, new(uint64)
 		}
 	}
@@ -120,8 +120,7 @@ func (a *app) comesBack(ctx context.Context, c *client.Client) (run time.Time, e
 	}
 }
 
-// followOnce prints a stream of events to its end, and returns the number of
-// the last one.
+// followOnce prints a stream of events to its end, and returns the number of the last event.
 func (a *app) followOnce(ctx context.Context, c *client.Client, since *uint64) (*uint64, error) {
 	for e, err := range c.Events(ctx, since, nil) {
 		if err != nil {
@@ -139,7 +138,7 @@ func (a *app) followOnce(ctx context.Context, c *client.Client, since *uint64) (
 	return since, nil
 }
 
-// startOf returns when the agent was started, by which its runs are told apart.
+// startOf returns when the agent was started. The time tells one run of the agent from another.
 func startOf(ctx context.Context, c *client.Client) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, quick)
 	defer cancel()

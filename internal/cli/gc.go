@@ -100,7 +100,7 @@ func (a *app) gc(ctx context.Context, f gcFlags) error {
 	if err != nil {
 		return err
 	}
-	var known []string // networks, if this one has nothing
+	var known []string // the names of the other networks, if this network has nothing
 	if len(list)+len(v.Released) == 0 {
 		if known, err = a.networks(ctx); err != nil {
 			return err
@@ -119,7 +119,7 @@ func (a *app) networks(ctx context.Context) ([]string, error) {
 	return slices.AppendSeq([]string{}, maps.Keys(names)), err
 }
 
-// chosen returns the attachments of a list that have one of these ids. For each other id it
+// chosen returns the attachments of a list that have one of these ids. For each other id, chosen
 // adds an attachment of which only the id is known: its ADD was under way.
 func chosen(list []api.Attachment, ids []string) (all []api.Attachment) {
 	for _, at := range list {
@@ -135,8 +135,8 @@ func chosen(list []api.Attachment, ids []string) (all []api.Attachment) {
 	return all
 }
 
-// showGC shows what a GC has released. known are the networks that have attachments, if v's
-// has none, and nil otherwise.
+// showGC shows what a GC has released. If v's network has no attachments, known lists the networks
+// that have some; otherwise known is nil.
 func (a *app) showGC(v gcView, known []string) {
 	slices.Sort(known)
 	switch {

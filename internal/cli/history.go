@@ -127,7 +127,7 @@ func (a *app) pasts(ctx context.Context, f api.PastFilter) ([]api.Past, error) {
 	var end api.PastEnd
 	asked, cancel := context.WithCancel(ctx)
 	defer cancel()
-	hangs := time.AfterFunc(a.patience, cancel) // unless something comes
+	hangs := time.AfterFunc(a.patience, cancel) // unless the agent answers before
 	defer hangs.Stop()
 	err := a.ask(asked, func(ctx context.Context, c *client.Client) error {
 		for p, err := range c.History(ctx, f, &end) {
@@ -175,7 +175,7 @@ var askers = map[string]string{
 	api.AskedFailed: "failed ADD", api.AskedReplaced: "another ADD", api.AskedGone: "pod gone",
 }
 
-// askedBy says who had an attachment released; "" if it is not being released.
+// askedBy says who had an attachment released; "" if the attachment is not being released.
 func askedBy(p api.Past) string {
 	if p.Attachment.Releasing == nil && p.Queued == nil {
 		return ""
@@ -304,7 +304,7 @@ func timeline(p api.Past) (all []moment) {
 	}
 	switch {
 	case p.CutByPlugin:
-	case p.Inherited(): // by the time of the promise, if its DEL was answered
+	case p.Inherited(): // the pod was cut off by the time of the promise, if the former run answered the DEL
 		add(p.CutOff, "cut off, at the latest")
 	default:
 		add(p.CutOff, "cut off")
@@ -320,9 +320,9 @@ func timeline(p api.Past) (all []moment) {
 	return all
 }
 
-// parseTime reads a time as people write it. It means as much as it says, from its first moment on
-// and before until: a day, a minute, a second or a fraction of one. How long ago something was says
-// one moment: then until is zero.
+// parseTime reads a time as people write it. The text means the whole span that it names: a day, a
+// minute, a second or a fraction of a second, which begins at from and ends before until. A text that
+// says how long ago something was means one moment: then until is zero.
 func (a *app) parseTime(s string) (from, until time.Time, err error) {
 	now := a.now()
 	if d, err := time.ParseDuration(s); err == nil && d >= 0 {
@@ -360,7 +360,8 @@ func (a *app) parseTime(s string) (from, until time.Time, err error) {
 	return from, until, fmt.Errorf("%.80q: expected a time, such as 14:05, \"2026-01-02 14:05\" or 2026-01-02T14:05:00Z, or how long ago, such as 90m", s)
 }
 
-// fraction is the last digit's worth of a time with seconds, a nanosecond at least.
+// fraction returns the duration that one step of the last digit is, in a time with seconds: a
+// nanosecond at least.
 func fraction(s string) time.Duration {
 	unit := time.Second
 	if i := strings.IndexAny(s, ".,"); i >= 0 {
@@ -374,8 +375,8 @@ func fraction(s string) time.Duration {
 	return unit
 }
 
-// writeHistory prints the history for a bundle, an attachment a line. It is cut off at its end,
-// where the oldest are.
+// writeHistory prints the history for a bundle, an attachment a line. The bundle cuts a part that is
+// too large off at its end, where the oldest attachments are.
 func (a *app) writeHistory(ctx context.Context, w io.Writer) error {
 	list, err := a.pasts(ctx, api.PastFilter{})
 	out := json.NewEncoder(w)

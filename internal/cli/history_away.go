@@ -84,7 +84,7 @@ func (a *app) ledgerPasts(s *ledger.Snapshot, now history.Now) (list []api.Past)
 			continue
 		}
 		p := api.Past{Attachment: show.Attachment(e)}
-		if len(p.Attachment.Addresses) == 0 { // its plan does not say
+		if len(p.Attachment.Addresses) == 0 { // the attachment's record does not say its addresses
 			p.Attachment.Addresses = o.NamesIn(ipam.Space)
 		}
 		p.Attachment.State = api.StateReleasing
@@ -97,7 +97,7 @@ func (a *app) ledgerPasts(s *ledger.Snapshot, now history.Now) (list []api.Past)
 	return list
 }
 
-// addQueued adds to p what the queue says of its deletion.
+// addQueued adds to p what the queue says of p's deletion.
 func addQueued(p *api.Past, q attachment.Queued) {
 	if q.At.IsZero() {
 		return

@@ -22,7 +22,8 @@ import (
 // configurations.
 const plugin = "berth-cni"
 
-// loopback is the name under which the plugin is for lo, where a runtime wants one of this name.
+// loopback is the name of the plugin's copy that sets up lo, for a runtime that wants a plugin of this
+// name.
 const loopback = "loopback"
 
 // defaultName is the network's name in deploy.Conflist.
@@ -160,9 +161,10 @@ func (a *app) install(ctx context.Context, f installFlags) error {
 	return a.print(v, func() { a.showInstall(v, f.dryRun) })
 }
 
-// known looks at the agent. It warns if none answers, and of a pool that the agent lacks or, without
-// an agent, its configuration. It refuses such a pool if chosen says that the pool is chosen now.
-// If nobody can tell the pools, as before there is a configuration, it says nothing of them.
+// known asks the agent for its pools, and warns if no agent answers. known also warns if the agent or,
+// without an agent, its configuration lacks the pool. If chosen says that this command line chooses the
+// pool, known refuses such a pool. If nothing tells the pools, because there is no configuration yet,
+// known says nothing of the pool.
 func (a *app) known(ctx context.Context, pool string, chosen bool) (warnings []string, err error) {
 	warnings = []string{}
 	var pools []string
@@ -203,8 +205,8 @@ func (a *app) known(ctx context.Context, pool string, chosen bool) (warnings []s
 	return warnings, nil
 }
 
-// inFile reports whether the agent's file has a pool: an agent that lacks it has refused the file, or
-// has not been told to read it.
+// inFile reports whether the agent's file has a pool. An agent that lacks such a pool has refused the
+// file, or nobody has told the agent to read it.
 func (a *app) inFile(pool string) bool {
 	c, err := config.Load(a.dir(), config.Flags{})
 	return err == nil && slices.ContainsFunc(c.Pools, func(p ipam.PoolConfig) bool { return p.Name == pool })
@@ -239,7 +241,8 @@ func (f installFlags) begin(a *app) (program []byte, rec *record, err error) {
 	return program, rec, nil
 }
 
-// upgrade replaces the plugin, and its copies for lo, wherever it is in place; with --bin-dir, there.
+// upgrade replaces the plugin, and its copies for lo, in each folder that has the plugin; with
+// --bin-dir, in that folder.
 func (a *app) upgrade(f installFlags) error {
 	program, rec, err := f.begin(a)
 	if err != nil {

@@ -84,7 +84,7 @@ func (o confOptions) chain() (all []map[string]any, err error) {
 			}
 		}
 		kind, _ := conf["type"].(string)
-		if cni.CheckNetworkName(kind) != nil { // a file's name of the same characters
+		if cni.CheckNetworkName(kind) != nil { // a type is a file's name, which may have the characters of a network's name
 			return nil, usage{fmt.Errorf("--chain: %.200s has no plugin's type", text)}
 		}
 		if kind == plugin {
@@ -98,8 +98,8 @@ func (o confOptions) chain() (all []map[string]any, err error) {
 // does says which capability of Berth's replaces a reference plugin.
 var does = map[string]string{"portmap": "portMappings", "bandwidth": "bandwidth"}
 
-// chained refuses a chain that cannot work: a plugin that is not there fails every ADD, and two
-// that do the same do it twice.
+// chained refuses a chain that cannot work: without one of its plugins every ADD fails, and a plugin
+// that does what Berth does itself would do it a second time.
 func (a *app) chained(o confOptions, to targets, force bool) error {
 	chain, err := o.chain()
 	if err != nil {
@@ -200,7 +200,7 @@ func same(a, b []byte) bool {
 	return bytes.Equal(x2, y2)
 }
 
-// difference shows what a file has, and what it would have.
+// difference shows what a file has, and what install would write into it.
 func difference(path string, have, want []byte) string {
 	return string(diff.Diff(path, have, "berth install", want))
 }

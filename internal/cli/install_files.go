@@ -12,7 +12,8 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// How install puts single files in place, and how install and uninstall show what they did with each.
+// How install puts single files in place, and how install and uninstall show what they did with each
+// file.
 
 // fileView is what was done with a file or a folder.
 type fileView struct {
@@ -35,8 +36,8 @@ func (rec *record) placeProgram(path, sort string, program []byte) (fileView, er
 }
 
 // placeAgain puts back the programs that are gone again, since an uninstall of another root has removed
-// them meanwhile. It is called when the configuration is in place, which keeps them from then on
-// (usedMeanwhile).
+// them meanwhile. install calls placeAgain when the configuration is in place: from then on the
+// configuration keeps another uninstall from removing the programs (usedMeanwhile).
 func (rec *record) placeAgain(done []fileView, program []byte) error {
 	for _, v := range done {
 		name := filepath.Base(v.File)
@@ -51,7 +52,7 @@ func (rec *record) placeAgain(done []fileView, program []byte) error {
 }
 
 // placeLoopback puts a copy of the plugin in place by the name loopback, if the runtime needs a plugin
-// of that name and has none but such a copy. It is no link: a person who copies the reference
+// of that name and has none but such a copy. The copy is no link: a person who copies the reference
 // plugins over a link would write into the plugin.
 func (rec *record) placeLoopback(r target, program []byte) (fileView, error) {
 	path := filepath.Join(r.bin, loopback)
@@ -66,7 +67,7 @@ func (rec *record) placeLoopback(r target, program []byte) (fileView, error) {
 }
 
 // isLoopback reports whether a path is install's copy of the plugin or, as former versions made it,
-// install's link to it.
+// install's link to the plugin.
 func isLoopback(path string) bool {
 	if to, err := os.Readlink(path); err == nil {
 		return to == plugin

@@ -16,15 +16,16 @@ import (
 // lockPause is how long an install waits before it tries again to lock the state folder.
 const lockPause = 50 * time.Millisecond
 
-// alone calls do while no other install or uninstall of this root runs: each would write a record
-// that lacks what the other did. First it removes the files that a killed one left half-written.
+// alone calls do while no other install or uninstall of this root runs: two at once would each write a
+// record that lacks what the other did. First alone removes the files that a killed install left
+// half-written.
 func (a *app) alone(ctx context.Context, do func() error) error {
 	for {
 		if err := os.MkdirAll(a.dir().State(), 0o700); err != nil { // as the agent makes it
 			return err
 		}
 		lock, err := lockFolder(ctx, a.dir().State())
-		if errors.Is(err, fs.ErrNotExist) { // an uninstall that had it has removed it
+		if errors.Is(err, fs.ErrNotExist) { // an uninstall that had the lock has removed the folder
 			continue
 		}
 		return a.locked(lock, err, do)
@@ -89,8 +90,8 @@ func isStill(f *os.File, path string) bool {
 // tmp is how the names of this root's half-written files end.
 func (a *app) tmp() string { return "." + sum([]byte(a.root))[:8] + ".tmp" }
 
-// sweep removes the half-written files of this root beside what the record has, and puts back a
-// program that a killed uninstall had set aside: a pod may need it by now.
+// sweep removes the half-written files of this root from the folders of the record's files, and puts
+// back a program that a killed uninstall had set aside: a pod may need the program by now.
 func (rec *record) sweep() {
 	dirs := map[string]bool{rec.app.dir().State(): true}
 	for _, f := range rec.Files {

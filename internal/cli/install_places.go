@@ -83,7 +83,7 @@ func (t target) who() string {
 	return t.Name
 }
 
-// targets returns the runtimes for which files are put in place, and what is to be said about that.
+// targets returns the runtimes for which files are put in place, and warnings about these runtimes.
 // If both folders are given, nothing depends on what runtimes say about them.
 func (f places) targets() (all targets, warnings []string, err error) {
 	runtimes, warnings, err := f.found()
@@ -160,8 +160,8 @@ func (f places) found() (all []cri.Runtime, warnings []string, err error) {
 	return all, warnings, nil
 }
 
-// folders returns where the first runtime looks: what doctor and bundle look at. If that cannot be
-// told, it is where most look, and blind says why.
+// folders returns the folders into which the first runtime looks, for doctor and bundle to look into.
+// If nobody can tell these folders, folders returns those of most runtimes, and blind says why.
 func (f places) folders() (binDir, confDir string, blind error) {
 	to, _, err := f.targets()
 	if err != nil {
@@ -198,7 +198,7 @@ func (f places) confPath(dir string) string { return filepath.Join(dir, "10-"+f.
 // runtimeView is where a runtime looks, and why Berth thinks so.
 type runtimeView struct {
 	cri.Runtime
-	BinDir string `json:"binDir"` // the one of its folders that is used
+	BinDir string `json:"binDir"` // the one of the runtime's folders in which the plugin is, or will be
 }
 
 func (t targets) views() (all []runtimeView) {
@@ -217,8 +217,8 @@ func (a *app) showRuntimes(all []runtimeView) {
 	a.table(t)
 }
 
-// rivals says which other configurations in a runtime's folder count beside this path's
-// configuration, or instead of it.
+// rivals says which other configurations in a runtime's folder count beside the configuration at
+// path, or instead of it.
 func rivals(r cri.Runtime, path, name string) (warnings []string) {
 	who := "the runtime"
 	if r.Name != "" {
@@ -258,7 +258,7 @@ func rivals(r cri.Runtime, path, name string) (warnings []string) {
 // others returns the configurations in a configuration's folder, in the order of runtimes: by
 // name, those before it and those after it.
 func others(path string) (before, after []string) {
-	entries, _ := os.ReadDir(filepath.Dir(path)) // by name; without the folder there is none
+	entries, _ := os.ReadDir(filepath.Dir(path)) // sorted by name; none if the folder is not there
 	for _, e := range entries {
 		other := filepath.Join(filepath.Dir(path), e.Name())
 		switch {

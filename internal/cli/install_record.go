@@ -14,8 +14,8 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// record is what install has put in place for an agent. uninstall goes by it, and install tells by
-// it whether somebody has edited a configuration.
+// record is what install has put in place for an agent. uninstall goes by the record, and install
+// tells by it whether somebody has edited a configuration.
 type record struct {
 	Files []installedFile `json:"files"`
 	Dirs  []string        `json:"dirs"` // that install has made, the outer ones first
@@ -31,7 +31,7 @@ type record struct {
 type installedFile struct {
 	Path    string       `json:"path"`
 	Sort    string       `json:"sort"`
-	Sums    []string     `json:"sums,omitempty"`    // of a configuration: of what install wrote, or was about to
+	Sums    []string     `json:"sums,omitempty"`    // of a configuration: the hashes (see sum) of what install wrote, or was about to write
 	Options *confOptions `json:"options,omitempty"` // of a configuration
 }
 
@@ -45,7 +45,7 @@ const (
 // recordPath is the record's file.
 func (a *app) recordPath() string { return filepath.Join(a.dir().State(), "installed.json") }
 
-// record reads the record; it is empty if there is none.
+// record reads the record from its file. Without a file the record is empty.
 func (a *app) record() (*record, error) {
 	rec := &record{Files: []installedFile{}, Dirs: []string{}, app: a}
 	raw, err := root.ReadFile(a.recordPath())
@@ -90,7 +90,7 @@ func (rec *record) note(f installedFile) error {
 	return rec.save()
 }
 
-// place is place, or says in a dry run what place would do.
+// place is app.place or, in a dry run, says what app.place would do.
 func (rec *record) place(path string, content []byte, mode os.FileMode) (action string, err error) {
 	if !rec.dry {
 		return rec.app.place(path, content, mode)
@@ -123,7 +123,7 @@ func networks(r cri.Runtime) []string {
 	return append([]string{r.Conf()}, slices.Sorted(maps.Values(r.Handlers))...)
 }
 
-// save writes the record; an empty one leaves no file.
+// save writes the record. An empty record leaves no file.
 func (rec *record) save() error {
 	if rec.dry {
 		return nil
@@ -134,7 +134,7 @@ func (rec *record) save() error {
 		if errors.Is(err, os.ErrNotExist) {
 			err = nil
 		}
-		_ = os.Remove(filepath.Dir(path)) // unless the agent has something there
+		_ = os.Remove(filepath.Dir(path)) // fails if the agent has something in the folder
 		return err
 	}
 	raw, err := json.MarshalIndent(rec, "", "  ")
@@ -148,8 +148,8 @@ func (rec *record) save() error {
 	return err
 }
 
-// wrote reports whether a configuration is as some install wrote it: of this root, or of the root
-// that it names.
+// wrote reports whether a configuration is as an install wrote it, of this root or of the root that
+// the configuration names.
 func (rec *record) wrote(path string, have []byte) bool {
 	of := rec
 	if was, there := rootOf(path); there && filepath.Clean(was) != rec.app.root {
@@ -163,7 +163,7 @@ func (rec *record) wrote(path string, have []byte) bool {
 	if f := of.file(path); f != nil && slices.Contains(f.Sums, sum(have)) {
 		return true
 	}
-	plain, err := of.app.conflist(nameOf(have), confOptions{}) // of an install that kept no record
+	plain, err := of.app.conflist(nameOf(have), confOptions{}) // as an install writes it that keeps no record
 	return err == nil && string(plain) == string(have)
 }
 

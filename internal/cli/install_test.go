@@ -141,8 +141,8 @@ func TestNeedingThePlugin(t *testing.T) {
 	}
 }
 
-// The next install removes the half-written files of a killed install. It does not touch those
-// of another root.
+// The next install removes the half-written files of a killed install. It does not touch the
+// half-written files of another root.
 func TestKilledInstallLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
 	a, other := &app{root: filepath.Join(dir, "a")}, &app{root: filepath.Join(dir, "b")}
@@ -168,7 +168,7 @@ func TestKilledInstallLeavesNothing(t *testing.T) {
 }
 
 // A program that a killed uninstall had set aside comes back with the next install or uninstall, unless
-// another one is in its place.
+// another program is in its place.
 func TestKilledUninstallPutsBack(t *testing.T) {
 	for _, test := range []struct{ name, now, want string }{{"nothing is there", "", "old"}, {"another is there", "new", "new"}} {
 		t.Run(test.name, func(t *testing.T) {
@@ -202,7 +202,7 @@ func TestKilledUninstallPutsBack(t *testing.T) {
 // A terminal that goes away ends a command as SIGTERM does, so that uninstall puts back what it has
 // set aside.
 func TestHangupEnds(t *testing.T) {
-	heard := make(chan os.Signal, 1) // nohup runs no test otherwise
+	heard := make(chan os.Signal, 1) // otherwise a test that nohup runs would ignore SIGHUP
 	signal.Notify(heard, syscall.SIGHUP)
 	defer signal.Stop(heard)
 	ctx, stop := untilSignal()
@@ -215,8 +215,8 @@ func TestHangupEnds(t *testing.T) {
 	}
 }
 
-// An ADD that has begun when uninstall removes the plugin may attach a pod: uninstall waits for its
-// process, and puts the plugin back if a pod came.
+// An ADD that has begun when uninstall removes the plugin may attach a pod: uninstall waits for the
+// ADD's process, and puts the plugin back if a pod came.
 func TestUninstallBesideAdd(t *testing.T) {
 	for _, test := range []struct{ name, came, action string }{{"a pod came", "1 pod attached meanwhile", "kept"}, {"none came", "", "removed"}} {
 		t.Run(test.name, func(t *testing.T) {
@@ -232,7 +232,7 @@ func TestUninstallBesideAdd(t *testing.T) {
 			u.take = u.setAside
 			ended := make(chan struct{})
 			u.needed = func() string {
-				if asked++; asked == 1 { // nobody yet; the ADD ends when no other can begin
+				if asked++; asked == 1 { // nobody needs the plugin yet; the ADD ends once no other ADD can begin
 					go func() {
 						nettest.Eventually(t, "the plugin to be away", func() bool {
 							_, err := os.Lstat(path)
@@ -266,7 +266,8 @@ func TestUninstallBesideAdd(t *testing.T) {
 	}
 }
 
-// Folders are a guess where no runtime's configuration names them, and are none where flags do.
+// folders guesses if no runtime's configuration can name the folders. Without --runtime, flags that
+// name both folders spare the guess.
 func TestFoldersBlind(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config.toml")
 	nettest.Must(t, os.WriteFile(file, []byte("version = 2\n[plugins\n"), 0o600))
@@ -291,7 +292,7 @@ func TestUninstallBesideOthers(t *testing.T) {
 	const broken, well = "this is = = no toml", ""
 	for _, test := range []struct {
 		name, network, kata, crio     string
-		plugin, loopback, folder, why string // what becomes of each file, and why the first one that stays does so
+		plugin, loopback, folder, why string // what becomes of each file, and why the first of those that stay does so
 	}{
 		{"nothing else", "", "", well, "removed", "removed", "kept", "containerd looks for networks there"},
 		{"another network", "other", "", well, "removed", "kept", "kept", "pods of other networks, such as that of 20-other.conf, may need it for their lo"},

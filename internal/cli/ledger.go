@@ -22,8 +22,8 @@ import (
 	"github.com/berth-net/berth/internal/show"
 )
 
-// kinds are the kinds whose specs this program can read. It shows the specs of others as
-// they are written.
+// kinds are the kinds whose specs this program can read. It shows the specs of other kinds as the
+// ledger has them.
 var kinds = hold.Kinds{
 	{New: func() hold.Spec { return new(nfttable.Spec) }},
 	{New: func() hold.Spec { return new(poolroute.Spec) }},

@@ -69,7 +69,7 @@ func (a *app) owed(ctx context.Context) error {
 	return a.print(list, func() { a.showOwed(list) })
 }
 
-// owedAway shows what is owed without an agent: the queue of deletions, and what the ledger has.
+// owedAway shows, while no agent answers, what is owed: the queue of deletions, and what the ledger has.
 func (a *app) owedAway() error {
 	a.none("berth: no agent answers; this is what its files say")
 	list := a.queue()
@@ -99,7 +99,7 @@ func (a *app) owedHangs() error {
 	})
 }
 
-// queue reads the queue of deletions without an agent, and their pods from the ledger.
+// queue reads the queue of deletions without an agent, and the deletions' pods from the ledger.
 func (a *app) queue() api.OwedList {
 	pods := map[stamp.Key]*api.Pod{}
 	if s, err := ledger.Read(a.dir().Ledger(), kinds); err == nil {
@@ -241,8 +241,8 @@ func (a *app) retryOwed(ctx context.Context, args []string) error {
 	})
 }
 
-// owing returns the IDs of the owners that an argument names, as matching does, except by
-// address or host veth.
+// owing returns the IDs of the owners that an argument names. An argument can name an owner in all
+// ways of matching but by address and by host veth.
 func owing(holds []api.OwedHold, arg string) (ids []string) {
 	owners := make([]api.Attachment, len(holds))
 	for i, o := range holds {

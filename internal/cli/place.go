@@ -28,7 +28,7 @@ func (a *app) place(path string, content []byte, mode os.FileMode) (action strin
 	if err != nil {
 		return "", err
 	}
-	defer os.Remove(tmp.Name()) // it is gone already if all goes well
+	defer os.Remove(tmp.Name()) // if all goes well, the file has its new name by then
 	_, err = tmp.Write(content)
 	err = errors.Join(err, tmp.Chmod(mode), tmp.Sync(), tmp.Close())
 	if err != nil {

@@ -70,7 +70,8 @@ func parseTarget(text string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), err
 }
 
-// probe probes the chosen ones of all attachments, one after the other.
+// probe probes the chosen attachments, one after the other. all has the attachments among which probe
+// finds another pod of the node, to which the probed pod sends.
 func (w *probing) probe(ctx context.Context, chosen, all []api.Attachment) (found []probed, err error) {
 	for _, at := range chosen {
 		if at.State != api.StateAttached {

@@ -95,8 +95,8 @@ func (a *app) release(ctx context.Context, args []string, f releaseFlags) error 
 	return nil
 }
 
-// chooseForRelease returns the attachments that arguments and flags name. It fails if one
-// of them names nothing, so that nothing is released then.
+// chooseForRelease returns the attachments that arguments and flags name. chooseForRelease fails if an
+// argument or a flag names nothing, so that nothing is released then.
 func (a *app) chooseForRelease(list []api.Attachment, args []string, f releaseFlags) (chosen []api.Attachment, err error) {
 	if chosen, err = a.choose(list, args); err != nil {
 		return nil, err

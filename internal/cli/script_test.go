@@ -36,14 +36,14 @@ var scripts atomic.Int64
 // TestScripts runs the built program against a real agent. $ROOT is the agent's root, and
 // its addresses begin with $IP4 and $IP6. The scripts have these commands of their own:
 //
-//	agent start|stop|kill            berthd, which serves once it is started
-//	agent freeze|thaw                makes it hang, and ends that
-//	attach CONTAINER NAMESPACE/NAME  a new pod, whose attachment's ID is $CONTAINER
-//	detach CONTAINER                 its DEL, by the plugin
-//	inside CONTAINER COMMAND...      runs a command in its network namespace; VETH is its host veth
-//	host CONTAINER COMMAND...        the same in the node's
+//	agent start|stop|kill            starts berthd, and waits until it serves; or ends berthd
+//	agent freeze|thaw                makes berthd hang, or go on
+//	attach CONTAINER NAMESPACE/NAME  makes a pod; its attachment's ID is $CONTAINER
+//	detach CONTAINER                 has the plugin do the DEL of the container
+//	inside CONTAINER COMMAND...      runs a command in the pod's network namespace; VETH is the pod's host veth
+//	host CONTAINER COMMAND...        runs a command in the node's network namespace, likewise
 //	unlink CONTAINER                 deletes the pod's link behind the agent's back
-//	stranger NAME [ADDRESS]          a link of somebody else's with an address; without one it goes
+//	stranger NAME [ADDRESS]          makes somebody else's link with an address; without an address, removes it
 //	field NAME FILE PATH...          puts a value of a JSON file into $NAME
 func TestScripts(t *testing.T) {
 	nettest.Need(t)
@@ -140,7 +140,7 @@ func (a *scriptAgent) client() *client.Client { return client.New(root.Dir(a.roo
 
 func (a *scriptAgent) start() error {
 	args := []string{"--root", a.root, "--pool", a.pool}
-	if a.cmd == nil { // scripts share a namespace, in which another one's agent may be away
+	if a.cmd == nil { // scripts share a namespace, in which another script's agent may be away
 		args = append(args, "--moved")
 	}
 	a.cmd = exec.Command(filepath.Join(a.bin, "berthd"), args...)

@@ -51,7 +51,7 @@ func (a *app) show(ctx context.Context, arg string) error {
 	return a.ambiguous(arg, found)
 }
 
-// showGone shows the attachment that an argument named last.
+// showGone shows, from the history, the last attachment that an argument named.
 func (a *app) showGone(ctx context.Context, arg string) error {
 	list, err := a.pasts(ctx, api.PastFilter{})
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 // none, why, and what is known without the agent.
 type statusView struct {
 	Serving bool   `json:"serving"`         // the agent serves requests
-	Error   string `json:"error,omitempty"` // why it does not, or why it cannot attach
+	Error   string `json:"error,omitempty"` // why the agent does not serve, or why it cannot attach pods
 	*api.Status
 	Away *awayView `json:"away,omitempty"` // when no agent answers
 }
@@ -41,8 +41,8 @@ says, or is away.`,
 func (a *app) status(ctx context.Context) error {
 	v := statusView{}
 	err := a.ask(ctx, func(ctx context.Context, c *client.Client) error {
-		// The request tells the agent no deadline: if the agent refused it for being late,
-		// its answer would not say why it was late.
+		// The request tells the agent no deadline: if the agent refused the request for being late,
+		// the agent's answer would not say why the request was late.
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		defer time.AfterFunc(a.patience, func() { cancel(context.DeadlineExceeded) }).Stop()
@@ -144,8 +144,8 @@ func (a *app) showDeletions(n api.DeletionCount) {
 	a.showSpares(n)
 }
 
-// queuedFor says how many attachments the queued deletions are of, as `berth owed` lists them: a
-// runtime repeats a DEL, and each is a file.
+// queuedFor says how many attachments the queued deletions are of, as `berth owed` lists them. The
+// deletions' files can be more, because a runtime repeats a DEL, and each DEL is a file.
 func (a *app) queuedFor(n api.DeletionCount) string {
 	return fmt.Sprintf("of %s queued for the agent", count(n.Attachments, "attachment"))
 }
@@ -158,7 +158,7 @@ func (a *app) cutOff(n api.DeletionCount) string {
 	return "cut off"
 }
 
-// showSpares says how many deletions have room on a full disk, if that is few.
+// showSpares says how many deletions have room on a full disk, if they are few.
 func (a *app) showSpares(n api.DeletionCount) {
 	switch {
 	case n.Spares >= fewSpares:

@@ -120,8 +120,8 @@ func (a *app) refused(ctx context.Context, force bool) error {
 	return nil
 }
 
-// needed says why the plugin has to stay though nobody needed it before; "": it need not, or nobody
-// asks (force).
+// needed says why the plugin has to stay though nobody needed it before; "": the plugin need not stay,
+// or nobody asks (force).
 func (a *app) needed(ctx context.Context, force bool) string {
 	if force {
 		return ""
@@ -268,8 +268,8 @@ func (a *app) stays(ctx context.Context, path string, force bool) error {
 	return nil
 }
 
-// rootOf returns the root that a configuration has for the plugin; false: it is not
-// there, or is not for the plugin.
+// rootOf returns the root that a configuration has for the plugin. there is false if the
+// configuration cannot be read, or does not name the plugin.
 func rootOf(path string) (dir string, there bool) {
 	raw, err := root.ReadFile(path)
 	if err != nil {
@@ -292,8 +292,9 @@ func rootOf(path string) (dir string, there bool) {
 	return "", false
 }
 
-// usedBy returns the name of a configuration in one of these folders that names the plugin; "" if
-// there is none. It leaves out configurations that are removed, or would be.
+// usedBy returns the name of a configuration in the folders that names the plugin; "" if no
+// configuration does. usedBy leaves out configurations that this uninstall removes or, with
+// --dry-run, would remove.
 func usedBy(dirs []string, removed []fileView) (user string, err error) {
 	err = confsIn(dirs, removed, func(path string) bool {
 		raw, err := root.ReadFile(path)
@@ -305,7 +306,7 @@ func usedBy(dirs []string, removed []fileView) (user string, err error) {
 	return user, err
 }
 
-// othersIn returns the name of a configuration that stays in one of these folders; "" if there is none.
+// othersIn returns the name of a configuration that stays in one of the folders; "" if none stays.
 func othersIn(dirs []string, removed []fileView) (other string) {
 	_ = confsIn(dirs, removed, func(path string) bool { // usedBy has read the folders
 		other = filepath.Base(path)
@@ -314,7 +315,8 @@ func othersIn(dirs []string, removed []fileView) (other string) {
 	return other
 }
 
-// confsIn yields the configurations in folders, but those that are removed, or would be.
+// confsIn calls yield with the path of each configuration in the folders, until yield returns false.
+// confsIn leaves out configurations that this uninstall removes or, with --dry-run, would remove.
 func confsIn(dirs []string, removed []fileView, yield func(path string) bool) error {
 	for _, dir := range dirs {
 		files, err := os.ReadDir(dir)

@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ending is how long uninstall waits for plugins that still run, and endingPause how long between two
-// looks at them.
+// ending is how long uninstall waits for plugins that still run. endingPause is how long uninstall
+// waits between two looks at these plugins.
 const (
 	ending      = 30 * time.Second
 	endingPause = 10 * time.Millisecond
 )
 
-// aside is a program that is away from its path, and not removed yet: so no new ADD begins, and it can
-// come back if one that had begun attaches a pod.
+// aside is a program that is away from its path, and not removed yet. So no new ADD begins, and
+// uninstall can put the program back if an ADD that had begun attaches a pod.
 type aside struct {
 	path, hidden string
 	info         os.FileInfo
@@ -39,11 +39,11 @@ func (u *undoing) setAside(path string) (action string, err error) {
 	return "removed", nil
 }
 
-// hidden returns the name of a program that is set aside. No half-written file has it.
+// hidden returns the name of a program that is set aside. No half-written file has such a name.
 func (a *app) hidden(program string) string { return "." + program + a.tmp() }
 
-// putBack puts a program back that a killed uninstall had set aside, unless there is another one by
-// now. It reports whether the file is no rest that has to go.
+// putBack puts a program back that a killed uninstall had set aside, unless another program is in its
+// place by now. putBack reports false if the file is of no more use, and the caller has to remove it.
 func (a *app) putBack(dir, name string) bool {
 	for _, program := range []string{plugin, loopback} {
 		if name != a.hidden(program) {
@@ -51,14 +51,14 @@ func (a *app) putBack(dir, name string) bool {
 		}
 		err := unix.Renameat2(unix.AT_FDCWD, filepath.Join(dir, name), unix.AT_FDCWD, filepath.Join(dir, program), unix.RENAME_NOREPLACE)
 		if err == nil {
-			_ = syncDir(dir) // as far as the disk lets it: it is there now
+			_ = syncDir(dir) // as far as the disk lets it: the program is there now
 		}
 		return err != unix.EEXIST
 	}
 	return false
 }
 
-// settle removes what is set aside or, if a pod needs it (why), puts it back.
+// settle removes the programs that are set aside or, if a pod needs them (why), puts them back.
 func (u *undoing) settle(why string) (err error) {
 	for _, s := range u.away {
 		var e error

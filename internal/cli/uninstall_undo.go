@@ -28,7 +28,7 @@ type undoing struct {
 }
 
 // files removes the files of an installation, the configurations first: if a configuration stays,
-// the plugin that it uses has to stay, too, and a pod that came meanwhile needs the plugin. Then it
+// the plugin that it uses has to stay, too, and a pod that came meanwhile needs the plugin. Then files
 // removes the folders that install made.
 func (u *undoing) files(ctx context.Context, files []installedFile) error {
 	var confDirs []string
@@ -93,7 +93,8 @@ func (u *undoing) inUse(confDirs []string, unread error) (why string, err error)
 }
 
 // programs removes the plugin and its copies for lo, unless a pod or a configuration needs them (why).
-// The copies stay also for other networks, one of which is other: the runtime executes them for each pod.
+// The copies also stay if there are other networks, because the runtime executes the copies for each
+// pod. other names the configuration of one such network.
 func (u *undoing) programs(ctx context.Context, files []installedFile, why, other string) (err error) {
 	var views []fileView
 	for _, sort := range []string{sortPlugin, sortLoopback} {
@@ -130,7 +131,7 @@ func (u *undoing) programs(ctx context.Context, files []installedFile, why, othe
 }
 
 // usedMeanwhile says why programs that are set aside have to come back: a pod needs them, or a
-// configuration that the install of another --root has put in place; "": nobody does.
+// configuration that the install of another --root has put in place uses them; "": nobody needs them.
 func (u *undoing) usedMeanwhile() (why string, err error) {
 	if u.kept != "" || u.used == nil {
 		return u.kept, nil
@@ -163,8 +164,8 @@ func (u *undoing) all() bool {
 		!slices.ContainsFunc(u.Dirs, func(dir string) bool { return !gone(dir) })
 }
 
-// stillUsed returns what would have to go, if configurations that somebody has edited stay: the
-// runtime goes on to use them, and the programs with them.
+// stillUsed returns the files that people would have to remove, if configurations that somebody has
+// edited stay: the runtime goes on to use these configurations, and the programs with them.
 func (u *undoing) stillUsed() (paths []string) {
 	if !slices.ContainsFunc(u.done, func(v fileView) bool { return v.Why == edited }) {
 		return nil
@@ -179,7 +180,7 @@ func (u *undoing) stillUsed() (paths []string) {
 
 // copies returns the copies of a configuration that --overwrite kept.
 func copies(path string) (all []fileView) {
-	entries, _ := os.ReadDir(filepath.Dir(path)) // without the folder there is none
+	entries, _ := os.ReadDir(filepath.Dir(path)) // none if the folder is not there
 	for _, e := range entries {
 		if backup := filepath.Join(filepath.Dir(path), e.Name()); strings.HasPrefix(backup, path+".bak") {
 			all = append(all, fileView{File: backup, Action: "kept", Why: copied})
@@ -237,7 +238,7 @@ func (u *undoing) program(f installedFile, why, other string) (v fileView, err e
 
 // dirs removes the folders that install made and that are empty now, the inner ones first. A folder
 // in which a runtime looks for networks stays, and is the runtime's from now on: containerd watches
-// the folder that was there when it started, and sees nothing in one of the same name.
+// the folder that was there when it started, and sees nothing in a later folder of the same name.
 func (u *undoing) dirs(all []cri.Runtime) error {
 	watched := map[string]string{}
 	for _, r := range all {

@@ -163,7 +163,7 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// A time means as much as it says.
+// The text of a time means the whole span that it names, such as a minute or a day.
 func TestParseTime(t *testing.T) {
 	zone := time.FixedZone("there", 3600)
 	now := time.Date(2026, 11, 23, 18, 46, 10, 5, zone)
@@ -192,7 +192,7 @@ func TestParseTime(t *testing.T) {
 			t.Errorf("%s is from %s until %s, %v; want %s for %s", text, from, until, err, want.from, want.lasts)
 		}
 	}
-	// The day on which clocks are set has as many hours as it has.
+	// A day on which people set their clocks back has 25 hours.
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	must(t, err)
 	now = now.In(berlin)

@@ -95,7 +95,7 @@ func DecodeError(err error) *api.Error {
 	return Errorf(CodeDecode, "the configuration is not a JSON object", "%v", err)
 }
 
-// invalidConf is the message where the details say which key.
+// invalidConf is the message of an error whose details say which key is wrong.
 const invalidConf = "invalid configuration"
 
 // ConfigError answers a key whose value is wrong.

@@ -7,8 +7,8 @@ import (
 	"github.com/berth-net/berth/internal/cni/scan"
 )
 
-// Keys of the list of attachments that GC is to spare. The second is from an early print of
-// the specification; libcni sends both.
+// Keys of the list of attachments that GC is to spare. The second key is from an early print of
+// the specification; libcni sends both keys.
 const (
 	keyValid    = "cni.dev/valid-attachments"
 	keyValidOld = "cni.dev/attachments"

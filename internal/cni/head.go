@@ -22,7 +22,7 @@ type Head struct {
 	AddWait time.Duration
 	// GCMinAge is the age below which GC spares an attachment.
 	GCMinAge time.Duration
-	HostVeth string // in prevResult; "" if that names none
+	HostVeth string // the host veth that prevResult names; "" if it names none
 	// Addresses are the addresses of a prevResult that names HostVeth, without prefix lengths.
 	Addresses []string
 	// Loopback says that the configuration is the plugin loopback's, by its type.
@@ -30,7 +30,7 @@ type Head struct {
 }
 
 // defaultAddWait is longer than an agent takes to restart. A runtime repeats an ADD that fails
-// only after a pause, which soon is longer than this.
+// only after a pause, which after a few failures is longer than defaultAddWait.
 const defaultAddWait = 2 * time.Second
 
 // ParseHead reads the head of a configuration. Also with an error, Version is set as far as
@@ -126,7 +126,7 @@ func essentials(fields scan.Fields, check func(scan.Fields) *api.Error) (h Head,
 	if e := CheckNetworkName(h.Name); e != nil {
 		return h, e
 	}
-	h.Loopback = string(fields.Get("type")) == `"loopback"` // Berth's own type is not looked at
+	h.Loopback = string(fields.Get("type")) == `"loopback"` // no other type matters to the head
 	dir, e := rootField(fields)
 	if e != nil {
 		return h, e
@@ -185,8 +185,8 @@ func boolField(fields scan.Fields, key string) (bool, *api.Error) {
 
 // ours returns what a prevResult says of Berth's attachment: the name of its host veth, and
 // its addresses. If the result has no such name, ours returns nothing, since nothing in it
-// is known to be Berth's. A result that cannot be read counts as empty: it only helps DEL,
-// which also works without it.
+// is known to be Berth's. A result that cannot be read counts as empty: a result only helps DEL,
+// which also works without a result.
 func ours(prevResult []byte) (link string, addresses []string) {
 	result, err := scan.Object(prevResult)
 	if err != nil {
@@ -233,7 +233,7 @@ func objects(raw []byte) []scan.Fields {
 }
 
 // isAddress reports whether s has only characters of IP addresses in plain text (RFC 4291,
-// section 2.2), and at most the length of one.
+// section 2.2), and is no longer than such an address can be.
 func isAddress(s string) bool {
 	if s == "" || len(s) > len("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255") {
 		return false

@@ -82,8 +82,8 @@ func isID(s string) bool {
 	return true
 }
 
-// isIfname reports whether s can be an interface's name. It refuses more than the
-// specification does: the kernel takes '%' for a template, it refuses addresses on devices
+// isIfname reports whether s can be an interface's name. isIfname refuses more than the
+// specification does: the kernel takes '%' for a template, the kernel refuses addresses on devices
 // called all or default, which are sysctl folders, and every namespace already has its
 // loopback device, lo.
 func isIfname(s string) bool {

@@ -30,7 +30,7 @@ func FuzzNames(f *testing.F) {
 			t.Errorf("container id %q leads elsewhere", s)
 		}
 		kernel := len(s) > 0 && len(s) < 16 && s != "." && s != ".." &&
-			!strings.ContainsFunc(s, func(r rune) bool { return r == '/' || r == ':' || unicode.IsSpace(r) }) // but single bytes of it may be blanks
+			!strings.ContainsFunc(s, func(r rune) bool { return r == '/' || r == ':' || unicode.IsSpace(r) }) // but single bytes of the name may be blanks
 		newIfname := cni.CheckNewIfname(s)
 		if newIfname == nil && (ifname != nil || strings.ContainsAny(latin1(s), "\t\n\v\f\r \u00a0")) {
 			t.Errorf("new interface name %q is accepted", s)

@@ -119,11 +119,11 @@ func (n *Node) status(a agent, key string) (string, error) {
 	return "", fmt.Errorf("%s has no %s", a.proc("status"), key)
 }
 
-// calls are the system calls of the agent that a filter made for other programs may lack.
+// calls are system calls of the agent. A filter that somebody made for other programs may refuse them.
 var calls = []string{"setns", "fsopen", "fsconfig", "fsmount", "fdatasync", "flock", "fallocate", "sendmsg", "recvmsg", "sendto", "recvfrom", "statx", "epoll_pwait", "futex"}
 
-// lookSeccomp looks at the filter of the agent's unit. The kernel shows nobody what a filter
-// allows, unless he stops the process.
+// lookSeccomp looks at the filter of the agent's unit. The kernel shows what a process's filter
+// allows only to somebody who stops the process.
 func lookSeccomp(ctx context.Context, n *Node) Finding {
 	a := n.agent()
 	if a.pid == 0 {

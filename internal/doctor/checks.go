@@ -3,7 +3,7 @@ package doctor
 import "time"
 
 // Checks lists all checks, in the order in which people read their results. To add a check is
-// to add an entry here, and a plant to TestPlanted.
+// to add an entry here, and a fault to the list planted, for TestPlanted.
 func Checks() []Check {
 	return []Check{
 		{Name: "agent", Look: lookAgent,

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-net/berth/internal/boottime"
 )
 
-// lookClock asks the kernel whether somebody keeps the wall clock right, and compares it with
-// the clock that nobody sets, since the agent began.
+// lookClock asks the kernel whether somebody keeps the wall clock right. lookClock also compares how
+// far the wall clock and CLOCK_BOOTTIME, which nobody sets, have gone since the agent began.
 func lookClock(_ context.Context, n *Node) Finding {
 	var t unix.Timex // with modes 0 it only reads
 	state, err := unix.Adjtimex(&t)
@@ -27,8 +27,8 @@ func lookClock(_ context.Context, n *Node) Finding {
 		if err != nil {
 			return unknown(err)
 		}
-		// When the agent's process began: by today's wall clock, and by the wall clock of that
-		// time.
+		// now is the time at which the agent's process began, by today's wall clock. Started is that
+		// time by the wall clock of that time.
 		now := time.Now().Add(time.Duration(began - boottime.Now()))
 		stepped = now.Sub(a.status.Started)
 	}
@@ -49,7 +49,7 @@ func startOf(a agent) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	// Field 22. The second one, the program's name, is in parentheses, and may have blanks.
+	// The start is field 22. The second field, the program's name, is in parentheses, and may have blanks.
 	fields := bytes.Fields(raw[bytes.LastIndexByte(raw, ')')+1:])
 	if len(fields) < 20 {
 		return 0, fmt.Errorf("%s has %d fields", a.proc("stat"), len(fields))

@@ -1,6 +1,6 @@
 // Package doctor looks at a node for what Berth needs and for what will hurt it. A Check is
-// data: Checks lists all of them, and to add one is to add an entry. A check changes nothing on
-// the node, needs no agent, and cannot keep the others waiting.
+// data: Checks lists all of them, and to add a check is to add an entry. A check changes nothing on
+// the node, needs no agent, and cannot keep the other checks waiting.
 package doctor
 
 import (
@@ -20,7 +20,7 @@ type Verdict string
 // Verdicts.
 const (
 	OK      Verdict = "ok"
-	Warn    Verdict = "warn"    // it may hurt, or hurts somebody else
+	Warn    Verdict = "warn"    // what was seen may hurt, or hurts somebody else
 	Bad     Verdict = "bad"     // pods cannot be attached, have no network, or will be harmed
 	Unknown Verdict = "unknown" // the check could not look; Seen says why
 )
@@ -32,8 +32,8 @@ func Verdicts() []Verdict { return []Verdict{OK, Warn, Bad, Unknown} }
 type Check struct {
 	Name string
 	Why  string // why it matters: sentences, the last one without its full stop
-	// Look returns what it finds on the node. It gets a context that ends with its Limit, and
-	// it may hang all the same.
+	// Look returns what it finds on the node. Look gets a context that ends with Limit, but Look
+	// may hang all the same.
 	Look  func(context.Context, *Node) Finding
 	Limit time.Duration // how long Look may take; 0: usual
 }
@@ -66,7 +66,7 @@ type Result struct {
 	Fix     string  `json:"fix,omitempty"`
 }
 
-// Run makes all checks at once, and returns a result for each, in their order. A check that
+// Run makes all checks at once, and returns a result for each check, in the checks' order. A check that
 // takes longer than its limit has the verdict Unknown, and goes on in the background.
 func Run(ctx context.Context, n *Node, checks []Check) []Result {
 	var (

@@ -122,7 +122,8 @@ func TestChangesNothing(t *testing.T) {
 	}
 }
 
-// openNamespaces counts this process's descriptors of namespaces: one that nobody closes lives on.
+// openNamespaces counts this process's descriptors of namespaces: a namespace lives on while a
+// descriptor of it is open.
 func openNamespaces(t *testing.T) (n int) {
 	t.Helper()
 	files, err := os.ReadDir("/proc/self/fd")

@@ -18,7 +18,7 @@ import (
 // lookFirewall names the chains of others that drop what pods send beyond the node.
 func lookFirewall(_ context.Context, n *Node) Finding {
 	pools := n.pools()
-	if len(pools) == 0 { // a pod of each family, wherever packets come from
+	if len(pools) == 0 { // without pools, these addresses stand for pods of each family
 		pools = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("2001:db8::/64")}
 	}
 	uplinks, err := uplinks()

@@ -80,8 +80,8 @@ func parseSettings(text string) (all []setting) {
 	return all
 }
 
-// managed returns the pods' links that a manager manages. A folder has a file for each link's
-// index, and managed judges the file's text.
+// managed returns the pods' links that a manager manages. The manager's folder has a file for each
+// link, by the link's index. The parameter managed says whether a setting of that file means that.
 func (n *Node) managed(folder string, managed func(setting) bool) (all []string, err error) {
 	pods, err := podLinks()
 	if err != nil {
@@ -103,7 +103,7 @@ func (n *Node) managed(folder string, managed func(setting) bool) (all []string,
 	return all, nil
 }
 
-// exists reports whether somebody else's file is there: programs that run have some in /run.
+// exists reports whether somebody else's file is there. A program that runs has files in /run.
 func (n *Node) exists(path string) bool {
 	_, err := os.Stat(n.host(path))
 	return err == nil
@@ -146,7 +146,7 @@ func lookNetworkd(_ context.Context, n *Node) Finding {
 			`=no\n' > /etc/systemd/networkd.conf.d/berth.conf; systemctl restart systemd-networkd`}
 }
 
-// some names a few of many things.
+// some returns the first three names, and how many more there are.
 func some(names []string) string {
 	if len(names) > 3 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:3], ", "), len(names)-3)

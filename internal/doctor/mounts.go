@@ -20,7 +20,7 @@ const (
 var fileSystems = map[int64]struct {
 	name            string
 	memory, network bool
-	container       bool // it goes with its container
+	container       bool // the file system ends with its container
 }{
 	unix.TMPFS_MAGIC:           {name: "tmpfs", memory: true},
 	unix.RAMFS_MAGIC:           {name: "ramfs", memory: true},
@@ -35,7 +35,8 @@ var fileSystems = map[int64]struct {
 	unix.OVERLAYFS_SUPER_MAGIC: {name: "overlay", container: true},
 }
 
-// statfs asks for the file system of a folder, or of where it will be.
+// statfs asks for the file system of a folder or, if there is no such folder, of the nearest folder
+// above it, which statfs returns as dir.
 func statfs(folder string) (dir string, fs unix.Statfs_t, err error) {
 	if dir, err = nearest(folder); err != nil {
 		return "", fs, err

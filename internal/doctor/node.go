@@ -41,7 +41,7 @@ func New(dir root.Dir, binDir, confDir string) *Node {
 
 // agent is what is known of the agent.
 type agent struct {
-	pid    int // in this process's pid namespace; 0: nobody listens, or it cannot be seen from here
+	pid    int // in this process's pid namespace; 0: no agent listens, or this process cannot see the agent
 	status api.Status
 	cannot *api.Error // why the agent cannot attach pods
 	err    error      // why there is no status

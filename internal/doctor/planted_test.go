@@ -110,7 +110,7 @@ func pod(t *testing.T) string {
 	return strconv.Itoa(nettest.Link(t, name).Attrs().Index)
 }
 
-// child starts a process, at a path of a namespace or here, until the test ends.
+// child starts a command's process, which the test's end kills, and returns the process's id.
 func child(t *testing.T, cmd *exec.Cmd) int {
 	t.Helper()
 	nettest.Must(t, cmd.Start())
@@ -242,7 +242,7 @@ var planted = []struct {
 		for _, key := range []string{"ManageForeignRoutes", "ManageForeignRoutingPolicyRules"} {
 			write(t, n.host("/usr/lib/systemd/networkd.conf.d/"+key+".conf"), "[Network]\n"+key+" = no\n")
 		}
-		write(t, n.host("/etc/systemd/networkd.conf.d/ManageForeignRoutes.conf"), "") // takes the other's place
+		write(t, n.host("/etc/systemd/networkd.conf.d/ManageForeignRoutes.conf"), "") // takes the place of the file in /usr/lib
 	}, Warn, "with ManageForeignRoutes=yes", ""},
 	{"networkd", "a pod's link", func(t *testing.T, n *Node) {
 		write(t, n.host("/run/systemd/netif/state"), "")
@@ -367,10 +367,10 @@ func filtered(t *testing.T, n *Node, unit, filter string) {
 // machine that runs the tests, or because the node's state folder is in memory.
 var unsound = map[string]bool{"state-folder": true, "clock": true, "netns-mounts": true, "runtime": true}
 
-// judged are the checks whose fault no test can make on a node: TestJudged has theirs.
+// judged are the checks whose faults no test can make on a node: TestJudged has these faults.
 var judged = map[string]bool{"kernel-links": true, "kernel-nftables": true, "kernel-tbf": true, "kernel-police": true, "kernel-namespaces": true, "netns-mounts": true, "sync": true}
 
-// Each check says that a sound node is right, and names what is planted.
+// Each check says that a sound node is right, and names the fault that is planted.
 func TestPlanted(t *testing.T) {
 	has := map[string]bool{}
 	check := map[string]Check{}
@@ -479,7 +479,7 @@ func TestJudged(t *testing.T) {
 	}
 }
 
-// The rules of legacy iptables that let pods through.
+// drops knows the rules of legacy iptables that let pods through.
 func TestDrops(t *testing.T) {
 	const drop = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD DROP [1:2]\n"
 	for rules, want := range map[string]bool{
@@ -500,7 +500,8 @@ func TestDrops(t *testing.T) {
 	}
 }
 
-// How many pods the pools have room for.
+// mostPods returns how many pods the pools have room for, at most usualPods, but at least how many
+// pods are attached.
 func TestMostPods(t *testing.T) {
 	for _, c := range []struct {
 		cidrs    string
@@ -521,7 +522,7 @@ func TestMostPods(t *testing.T) {
 	}
 }
 
-// The lists of devices that NetworkManager leaves alone.
+// spares knows the lists of devices by which NetworkManager leaves pods' links alone.
 func TestSpares(t *testing.T) {
 	for list, want := range map[string]bool{
 		"interface-name:b*": true, "interface-name:babcd*": true, "interface-name:bxyz2*": false, "interface-name:cali*": false, "interface-name:b": false,

@@ -14,11 +14,11 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// lookPools looks for others that use the pools' addresses, as berthd does before it starts. It
+// lookPools looks for others that use the pools' addresses, as berthd does before it starts. lookPools
 // looks at the pools in force, and at the pools in the file, with which the agent starts next.
 func lookPools(_ context.Context, n *Node) Finding {
 	c := n.config()
-	if a := n.agent(); c.Err != nil && a.pid != 0 && !a.up() { // its flags may name pools
+	if a := n.agent(); c.Err != nil && a.pid != 0 && !a.up() { // the agent's flags may name pools
 		return unknown(c.Err)
 	}
 	if c.Err != nil {
@@ -71,14 +71,14 @@ func (n *Node) overlaps(c config.Config) ([]overlap.Overlap, error) {
 }
 
 // Refused says why no agent starts with the configuration of a root, as `berthd --check-config`
-// does; nil: one starts, or nobody can tell.
+// does; nil: an agent starts with it, or nobody can tell.
 func Refused(dir root.Dir) error {
 	c, err := config.Load(dir, config.Flags{})
 	if err != nil {
 		return err
 	}
 	n := New(dir, "", "")
-	n.agent = func() agent { return agent{err: client.ErrAway} } // that is not asked
+	n.agent = func() agent { return agent{err: client.ErrAway} } // Refused does not ask the agent
 	found, err := n.overlaps(*c)
 	if err != nil {
 		return nil
@@ -86,8 +86,8 @@ func Refused(dir root.Dir) error {
 	return overlap.Refusal(found)
 }
 
-// withFile adds the pools of the file that are not in force to a configuration. An agent that
-// runs hides them otherwise until its next start.
+// withFile adds to a configuration those pools of the file that are not in force. Otherwise the
+// pools of an agent that runs would hide these pools until the agent starts next.
 func (n *Node) withFile(c config.Config) config.Config {
 	file, err := config.Load(n.Root, config.Flags{Remove: true})
 	if err != nil {

@@ -124,7 +124,7 @@ func (n *Node) networkName() string {
 	return ""
 }
 
-// lookLoopback looks for the plugin that containerd gives every pod its lo with.
+// lookLoopback looks for the plugin with which containerd gives every pod its lo.
 func lookLoopback(_ context.Context, n *Node) Finding {
 	path := filepath.Join(n.BinDir, "loopback")
 	info, err := os.Stat(path)
@@ -164,7 +164,7 @@ func lookConflist(_ context.Context, n *Node) Finding {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return unknown(err)
 	}
-	var first []string // those that come before Berth's
+	var first []string // the configurations that come before Berth's
 	broken := ""
 	for _, e := range entries { // by name
 		if e.IsDir() || !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) {
@@ -187,8 +187,8 @@ func lookConflist(_ context.Context, n *Node) Finding {
 	return Finding{Bad, "no configuration in " + n.ConfDir + " names " + plugin, n.install()}
 }
 
-// judgeConf judges Berth's configuration. first are others that come before it, and broken says
-// which one before it cannot be read.
+// judgeConf judges Berth's configuration. first lists other configurations that come before Berth's,
+// and broken says which configuration before Berth's cannot be read.
 func (n *Node) judgeConf(path string, network cri.Network, first []string, broken string) Finding {
 	c, _ := network.Plugin(plugin)
 	refused, strange, lacks := network.Refused(c), c.Strange(), n.lacks(network)

@@ -58,7 +58,7 @@ func lookForwarding(_ context.Context, n *Node) Finding {
 			on = append(on, text)
 		}
 	}
-	links := false // what is off is of links alone, which the agent leaves alone
+	links := false // only single links do not forward; the agent does not change the sysctls of links
 	if len(off) == 0 && v4 {
 		var err error
 		if off, names, err = unforwarded(); err != nil {
@@ -79,8 +79,9 @@ func lookForwarding(_ context.Context, n *Node) Finding {
 	return f
 }
 
-// unforwarded returns the sysctls by which uplinks alone do not forward, with their values and
-// without. Answers to pods come in by uplinks. (For IPv6 conf/all's alone decides.)
+// unforwarded returns the sysctls that keep single uplinks from forwarding: off has each sysctl with
+// its value, names has the names alone. Answers to pods come in by uplinks. unforwarded looks at IPv4
+// alone: for IPv6 only the sysctl of conf/all decides.
 func unforwarded() (off, names []string, err error) {
 	links, err := uplinks()
 	for _, link := range links {
@@ -140,9 +141,9 @@ func conf(link, name string) (int, error) {
 	return strconv.Atoi(text)
 }
 
-// lookReversePath reads rp_filter of the uplinks. The kernel applies the larger one of conf/all
-// and the link's. A pod's packets come by the link to which the pod's address is routed, so that a
-// strict rp_filter of pods' links drops nothing.
+// lookReversePath reads rp_filter of the uplinks. The kernel applies the larger of two values:
+// conf/all's and the link's. A pod's packets come by the link to which the pod's address is routed, so
+// that a strict rp_filter of pods' links drops nothing.
 func lookReversePath(_ context.Context, n *Node) Finding {
 	uplinks, err := uplinks()
 	if err != nil {
@@ -169,8 +170,8 @@ func lookReversePath(_ context.Context, n *Node) Finding {
 	return Finding{Warn, fmt.Sprintf("%s; the node has several uplinks, and is strict with %s", seen, strings.Join(strict, ", ")), set(names, "2")}
 }
 
-// lookLocalnet reads route_localnet of all uplinks and pods' links. The kernel applies conf/all's
-// to every link.
+// lookLocalnet reads route_localnet of all uplinks and pods' links. The kernel applies the value of
+// conf/all to every link.
 func lookLocalnet(_ context.Context, n *Node) Finding {
 	uplinks, err := uplinks()
 	if err != nil {
@@ -203,7 +204,7 @@ func lookLocalnet(_ context.Context, n *Node) Finding {
 // These say how many connections the check assumes for pods, and when the connection tracking table
 // counts as full.
 const (
-	usualPods   = 250 // that a node is taken to have, if its pools have so many addresses
+	usualPods   = 250 // how many pods the check takes a node to have, if its pools have so many addresses
 	perPod      = 256 // connections
 	nearlyFull  = 0.75
 	almostAllOf = 0.95
@@ -237,7 +238,7 @@ func (n *Node) mostPods() int {
 		attached += count
 	}
 	for _, p := range n.pools() {
-		// A pod has an address of each family: the larger one of the pools decides.
+		// A pod has an address of each family: the largest CIDR of the pools decides.
 		if size := new(big.Int).Lsh(big.NewInt(1), uint(p.Addr().BitLen()-p.Bits())); size.Cmp(room) > 0 {
 			room = size
 		}
@@ -248,8 +249,8 @@ func (n *Node) mostPods() int {
 	return max(attached, int(room.Int64()))
 }
 
-// judgeConntrack judges a table with count of most entries, for so many pods, each with limit
-// connections at most (0: as many as it likes; -1: it is not known how many).
+// judgeConntrack judges a table that has count entries, and can have `most`, for a number of pods.
+// Each pod may have at most limit connections (0: as many as it likes; -1: nobody knows how many).
 func judgeConntrack(count, most, pods, limit int) Finding {
 	seen := fmt.Sprintf("%d of %d entries", count, most)
 	need := pods * perPod

@@ -10,8 +10,8 @@ import (
 const Deadline = 60 * time.Second
 
 // Eventually waits until cond is true. It calls cond often at first and then every 50
-// milliseconds. If cond stays false, Eventually ends the test. what completes "waiting for
-// ...".
+// milliseconds. If cond stays false, Eventually ends the test. The text `what` completes "waiting
+// for ...".
 func Eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	end := time.Now().Add(Deadline)

@@ -78,8 +78,8 @@ func clearOfRun() error {
 	return nil
 }
 
-// freshSysfs replaces /sys by one that shows this network namespace, and keeps what is
-// mounted below it (cgroup, bpf). In a user namespace the kernel may refuse that (EPERM);
+// freshSysfs replaces /sys by a sysfs that shows this network namespace, and keeps what is
+// mounted below /sys (cgroup, bpf). In a user namespace the kernel may refuse the new sysfs (EPERM);
 // then /sys stays as it is.
 func freshSysfs() error {
 	const at = "/run/nettest-sys"
@@ -100,8 +100,8 @@ func freshSysfs() error {
 			return fmt.Errorf("keeping %s: %w", m, err)
 		}
 	}
-	// The old /sys is unmounted, or its mounts would be listed twice. In a user namespace
-	// the kernel refuses that, and the old /sys is only hidden.
+	// Without this unmount, the kernel would list the mounts of the old /sys twice. In a user
+	// namespace the kernel refuses the unmount, and the new /sys only hides the old one.
 	_ = unix.Unmount("/sys", unix.MNT_DETACH)
 	if err := unix.Mount(at, "/sys", "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("mounting /sys: %w", err)

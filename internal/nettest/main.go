@@ -120,8 +120,8 @@ func again() (code int, err error) {
 }
 
 // start starts this program, with its arguments and open files, in new network
-// and mount namespaces, if need be in a new user namespace. It ends with the
-// calling thread.
+// and mount namespaces, if need be in a new user namespace. The started program ends
+// with the calling thread.
 func start(env []string) (pid int, err error) {
 	files, err := inherited()
 	if err != nil {

@@ -24,8 +24,8 @@ func TestMain(m *testing.M) { Main(m) }
 // act says what TestInner does, in a test program that a test starts.
 const act = "NETTEST_TEST_ACT"
 
-// program returns a command that starts this test program as if on a machine: it has to
-// leave this node.
+// program returns a command that starts this test program as if on a machine: the started program
+// has to leave this node for a node of its own.
 func program(t *testing.T, inner string, args ...string) *exec.Cmd {
 	t.Helper()
 	Need(t)
@@ -60,7 +60,7 @@ func TestInner(t *testing.T) {
 		unix.Kill(os.Getpid(), unix.SIGKILL)
 	case "files":
 		for fd := 3; fd < 13; fd++ {
-			if fd == leftOut { // Go may have it
+			if fd == leftOut { // Go may use this descriptor
 				continue
 			}
 			text, err := io.ReadAll(os.NewFile(uintptr(fd), "inherited"))
@@ -68,7 +68,7 @@ func TestInner(t *testing.T) {
 		}
 	case "hang":
 		fmt.Println("pid", os.Getpid(), Pod(t).Ref().Path)
-		// It waits in a system call. If all goroutines slept, as in select {}, Go's runtime would
+		// The program waits in a system call. If all goroutines slept, as in select {}, Go's runtime would
 		// end the program as a deadlock, and hang if SIGQUIT came in the same moment.
 		for {
 			_ = unix.Pause()

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Again calls f again and again, in a goroutine of its own, until stop is called, which waits for
-// the last call.
+// Again calls f again and again, in a goroutine of its own, until somebody calls stop. stop waits for
+// the last call of f.
 func Again(f func()) (stop func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -23,8 +23,8 @@ func Again(f func()) (stop func()) {
 	return sync.OnceFunc(func() { close(done); <-ended })
 }
 
-// Meanwhile is Again until the test ends. The cleanups that were registered before come after the
-// last call.
+// Meanwhile is Again until the test ends. Cleanups that the test registered before Meanwhile run after
+// the last call of f.
 func Meanwhile(t testing.TB, f func()) {
 	t.Helper()
 	t.Cleanup(Again(f))

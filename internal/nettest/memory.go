@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Memory makes a folder where an fsync costs nothing, if there is such a place. The folder
-// goes with the test, if the test has not removed it.
+// Memory makes a folder where an fsync costs nothing, if there is such a place. The test's end
+// removes the folder, if the test has not done so.
 func Memory(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "berth")

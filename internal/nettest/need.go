@@ -33,8 +33,8 @@ func Need(t testing.TB) {
 	}
 }
 
-// NeedPrograms is Need for tests of eBPF programs, which the kernel takes from nobody in a user namespace but the
-// first. It skips a test that a plain user runs.
+// NeedPrograms is Need for tests of eBPF programs, which the kernel takes only from processes in the
+// first user namespace. NeedPrograms skips a test that a plain user runs.
 func NeedPrograms(t testing.TB) {
 	t.Helper()
 	Need(t)

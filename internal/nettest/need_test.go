@@ -14,8 +14,8 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 )
 
-// Need skips with a reason if no namespace can be made (here: in a user namespace that may
-// have none), or if the node would hide something that the tests need.
+// Need skips with a reason if no network namespace can be made (here: in a user namespace whose limit
+// of network namespaces is 0), or if the node would hide something that the tests need.
 func TestNeedSkipsWithAReason(t *testing.T) {
 	exe, err := os.Executable()
 	Must(t, err)
@@ -109,7 +109,7 @@ func TestPath(t *testing.T) {
 func TestPlainUser(t *testing.T) {
 	Need(t)
 	if os.Getenv(act) != "" {
-		return // this is that run
+		return // this process is the plain user's run
 	}
 	cmd := program(t, "plain", "-test.v", "-test.skip=^TestNeed|^TestMain")
 	cmd.Env = append(cmd.Env, envRequired+"=1", "PATH=/usr/bin:/bin") // Debian's for a plain user

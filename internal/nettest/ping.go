@@ -14,9 +14,9 @@ import (
 // takes well under a millisecond.
 const quiet = 50 * time.Millisecond
 
-// Ping waits until to answers an ICMP echo from a namespace (nil: the
-// process's own), as `ip netns exec NS ping` does, and ends the test if it
-// does not.
+// Ping waits until the address `to` answers an ICMP echo from a namespace (nil: the
+// process's own), as `ip netns exec NS ping` does, and ends the test if no answer
+// comes.
 func Ping(t testing.TB, from *ns.Netns, to netip.Addr) {
 	t.Helper()
 	Need(t)
@@ -31,7 +31,7 @@ func Ping(t testing.TB, from *ns.Netns, to netip.Addr) {
 	t.Fatalf("waited %s in vain for an echo: %v", Deadline, err)
 }
 
-// NoPing fails the test if to answers one of three ICMP echos from a
+// NoPing fails the test if the address `to` answers one of three ICMP echos from a
 // namespace (nil: the process's own).
 func NoPing(t testing.TB, from *ns.Netns, to netip.Addr) {
 	t.Helper()

@@ -10,8 +10,8 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 )
 
-// Pour sends a TCP stream to an address of a namespace, as fast as it goes, until the test ends.
-// nil is the process's own namespace.
+// Pour sends a TCP stream from one namespace to an address of another one, as fast as the stream goes,
+// until the test ends. A nil namespace is the process's own.
 func Pour(t testing.TB, from, to *ns.Netns, at netip.Addr) {
 	t.Helper()
 	Need(t)
@@ -62,11 +62,11 @@ func Received(t testing.TB, at *ns.Netns, name string) (bytes uint64) {
 
 // WantRate fails the test unless what is received comes within 10 % of a rate, in bytes a
 // second. A token bucket keeps to its rate and burst however busy the machine is, but a busy
-// machine may not use the rate: so each of several measures must be below the bound, and one
-// must reach it.
+// machine may not use the rate. So each of several measures must be below the upper bound, and one
+// measure must reach the lower bound.
 func WantRate(t testing.TB, rate, burst uint64, received func() uint64) {
 	t.Helper()
-	amount := max(rate/4, 20*burst) // in which the burst is 5 %
+	amount := max(rate/4, 20*burst) // the burst is at most 5 % of this amount
 	first := received()
 	Eventually(t, "the burst to be used up", func() bool { return received() > first+2*burst })
 	end := time.Now().Add(Deadline)
@@ -80,15 +80,17 @@ func WantRate(t testing.TB, rate, burst uint64, received func() uint64) {
 	t.Fatalf("%.0f bytes came a second, of a rate of %d", got, rate)
 }
 
-// WantAtMost fails the test if what is received in about a second, or in longer if the machine is busy, is
-// more than 5 % above a rate, in bytes a second, and a burst. Somebody has to send all the time.
+// WantAtMost fails the test if what is received in about a second, or in a longer time if the machine
+// is busy, is more than a burst, and 5 % more than a rate, in bytes a second, allow. Somebody has to
+// send all the time.
 func WantAtMost(t testing.TB, rate, burst uint64, received func() uint64) {
 	t.Helper()
 	atMost(t, rate, burst, rate, received)
 }
 
-// atMost waits until an amount of bytes has been received. It fails the test if they came faster than
-// a rate and a burst allow, and otherwise returns how many came, and within how many seconds at least.
+// atMost waits until an amount of bytes has been received. atMost fails the test if the bytes came
+// faster than a rate and a burst allow. Otherwise it returns how many bytes came, and within how many
+// seconds at least.
 func atMost(t testing.TB, rate, burst, amount uint64, received func() uint64) (bytes uint64, shortest float64) {
 	t.Helper()
 	before := time.Now()

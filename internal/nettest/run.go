@@ -24,8 +24,8 @@ func Run(t testing.TB, at *ns.Netns, command string) {
 	}
 }
 
-// Program returns the path of a program. If the machine lacks the program, Program skips the test with the reason; it
-// fails the test if NETTEST_REQUIRED=1 is set.
+// Program returns the path of a program. If the machine lacks the program, Program skips the test
+// with the reason or, if NETTEST_REQUIRED=1 is set, fails the test.
 func Program(t testing.TB, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)

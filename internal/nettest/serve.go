@@ -67,9 +67,9 @@ func answerConns(listener net.Listener) {
 	}
 }
 
-// Talk asks a Serve, from a namespace (nil: the process's own), at which address it sees
-// the caller, and gives up after wait. If a node masquerades the caller, that is the node's
-// address.
+// Talk asks a server that Serve has started, from a namespace (nil: the process's own), at which
+// address the server sees the caller, and gives up after wait. If a node masquerades the caller, the
+// server sees the node's address.
 func Talk(from *ns.Netns, network string, to netip.AddrPort, wait time.Duration) (seen netip.AddrPort, err error) {
 	err = DoIn(from, func() error {
 		conn, err := net.DialTimeout(network, to.String(), wait)

@@ -11,8 +11,8 @@ import (
 type State = oracle.State
 
 // Snapshot is the oracle: it reads, straight from the kernel and with no code of Berth's,
-// all that Berth could leave behind in a network namespace. If at is nil, it reads the
-// process's own namespace, and also the mounts of namespaces.
+// all that Berth could leave behind in a network namespace. If the namespace `at` is nil, Snapshot
+// reads the process's own namespace, and also the mounts of namespaces.
 func Snapshot(t testing.TB, at *ns.Netns) State {
 	t.Helper()
 	Need(t)
@@ -23,8 +23,8 @@ func Snapshot(t testing.TB, at *ns.Netns) State {
 	return s
 }
 
-// Same fails the test if two snapshots differ, with what in front of the difference:
-// "the failed ADD changed the pod".
+// Same fails the test if two snapshots differ. The text `what`, such as "the failed ADD changed the
+// pod", stands in front of the difference.
 func Same(t testing.TB, before, after State, what string) {
 	t.Helper()
 	if diff := before.Diff(after); diff != "" {
@@ -67,8 +67,8 @@ func Files(t testing.TB, dir string) State {
 	return s
 }
 
-// List is a list of the kernel's, read anew for as long as it changes under the reader:
-// a netlink dump beside other work is interrupted, and its list means nothing.
+// List reads a list of the kernel's, and reads it again for as long as the list changes meanwhile:
+// the kernel then interrupts its netlink dump, and the list means nothing.
 func List[T any](t testing.TB, read func() ([]T, error)) []T {
 	t.Helper()
 	all, err := oracle.List(read)

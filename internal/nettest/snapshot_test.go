@@ -27,7 +27,7 @@ func cidr(t *testing.T, s string) *net.IPNet {
 type change struct {
 	name     string
 	do, undo func() error
-	sees     string // a part of the difference that it makes
+	sees     string // a part of the difference that the change makes
 }
 
 // A snapshot shows each change, and shows no difference once the change is undone.
@@ -186,7 +186,7 @@ func TestSnapshotShowsNftWhole(t *testing.T) {
 			t.Errorf("%q is missing in:\n%s", want, got)
 		}
 	}
-	Run(t, node, "nft add table inet berth-test { flags dormant ; }") // its rules do not hold any more
+	Run(t, node, "nft add table inet berth-test { flags dormant ; }") // the table's rules do not hold any more
 	if got := Snapshot(t, node).Only("nft").String() + "\n"; !strings.Contains(got, "nft inet berth-test flags 0x1\n") {
 		t.Errorf("that the table sleeps is missing in:\n%s", got)
 	}

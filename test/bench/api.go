@@ -35,7 +35,7 @@ func (a *agent) attach(ctx context.Context, ps []*pod) (apiFigures, error) {
 	return apiFigures{took, wall}, err
 }
 
-// detach deletes the attachments of pods by the agent's API. It returns when the agent has
+// detach deletes the attachments of pods by the agent's API. detach returns when the agent has
 // answered, even if links are left.
 func (a *agent) detach(ctx context.Context, ps []*pod) (apiFigures, error) {
 	took, wall, err := together(apiClients, ps, func(p *pod) (time.Duration, error) { return a.delete(ctx, p) })
@@ -63,7 +63,7 @@ func (a *agent) spends(f func() (apiFigures, error)) (apiFigures, time.Duration,
 	return figures, after - before, err
 }
 
-// perSecond returns the rate of n things in wall.
+// perSecond returns how many things a second came, if n things came in the time wall.
 func perSecond(n int, wall time.Duration) float64 { return float64(n) / wall.Seconds() }
 
 // containerOf returns the container id of a pod for attachments that are made by the API.

@@ -13,7 +13,7 @@ import (
 // node.
 type stage struct {
 	name  string
-	agent bool // it measures only Berth's agent
+	agent bool // the stage measures only Berth's agent
 	run   func(context.Context, *bench) error
 }
 
@@ -53,7 +53,7 @@ func chosen(list []string, name string) bool { return len(list) == 0 || slices.C
 // bench is one run.
 type bench struct {
 	opts     options
-	dir      string // the folder for all of its files, on a real disk, since the cost of fsync matters
+	dir      string // the folder for all of the run's files, on a real disk, since the cost of fsync matters
 	networks []*network
 	agent    *agent // nil if Berth is not measured
 	was      *agent // the agent of another build; nil: there is none
@@ -63,7 +63,7 @@ type bench struct {
 	begun    time.Time
 }
 
-// open starts the agent, if it is needed, and sets up a network for each
+// open starts the agents that contestants need, and sets up a network for each
 // contestant.
 func open(ctx context.Context, opts options, dir string) (*bench, error) {
 	b := &bench{opts: opts, dir: dir, begun: time.Now(), pods: &pods{}}
@@ -94,7 +94,7 @@ func open(ctx context.Context, opts options, dir string) (*bench, error) {
 	return b, nil
 }
 
-// start starts the agent that a contestant needs, unless that runs already.
+// start starts the agent that a contestant needs, unless that agent runs already.
 func (b *bench) start(ctx context.Context, c contestant) (err error) {
 	switch {
 	case c.before:

@@ -59,8 +59,8 @@ func field(file, key string) string {
 	return ""
 }
 
-// syncCost measures how long it takes to append 4 KiB to a file in dir and to have that on
-// disk: every durable ADD and DEL waits for that.
+// syncCost measures how long it takes to append 4 KiB to a file in dir and to have the bytes on
+// disk: every durable ADD and DEL waits for such an append.
 func syncCost(dir string) string {
 	f, err := os.CreateTemp(dir, "sync-")
 	if err != nil {

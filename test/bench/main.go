@@ -4,7 +4,7 @@
 //	make bench                      # the full run, into docs/BENCHMARKS.md
 //	go run ./test/bench -quick      # two minutes, to the terminal
 //
-// It runs in fresh namespaces (see internal/nettest), so that the machine's own network is
+// Bench runs in fresh namespaces (see internal/nettest), so that the machine's own network is
 // never touched. The contestants take turns in every round, so that a noisy moment hits all
 // of them alike.
 package main

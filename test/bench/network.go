@@ -47,8 +47,8 @@ func newNetwork(c contestant, opts options, dir string, agent *agent) (*network,
 	return n, nil
 }
 
-// root returns the folder of a contestant's state. It is the root of its agent, if it has
-// one.
+// root returns the folder of a contestant's state. If the contestant has an agent, the folder is the
+// agent's root.
 func (c contestant) root(dir string) string {
 	switch {
 	case c.before:
@@ -125,9 +125,9 @@ type sample struct {
 	addCPU, delCPU   time.Duration // of the plugin's agent, in a DEL until the links are gone
 }
 
-// wave attaches pods, width of them at once, and detaches them in the same way. Then it
-// waits, without measuring that, until all remaining work is done: what a plugin leaves for
-// later must not slow down the next one.
+// wave attaches pods, width pods at once, and detaches them in the same way. Then wave
+// waits, without measuring the wait, until all remaining work is done: what a plugin leaves for
+// later must not slow down the next plugin.
 func (n *network) wave(ctx context.Context, ps []*pod, width int) (sample, error) {
 	all := make([]*attachment, len(ps))
 	for i, p := range ps {
@@ -149,7 +149,7 @@ func (n *network) wave(ctx context.Context, ps []*pod, width int) (sample, error
 	if s.dels, s.delWall, err = together(width, all, func(a *attachment) (time.Duration, error) { return a.del(ctx) }); err != nil {
 		return s, err
 	}
-	if err := settle(ps); err != nil { // not idle, which asks the agent again and again
+	if err := settle(ps); err != nil { // not n.settle: its n.idle asks the agent again and again
 		return s, err
 	}
 	gone, err := n.busy()
@@ -165,8 +165,8 @@ func (n *network) settle(ctx context.Context, ps []*pod) error {
 	return settle(ps)
 }
 
-// together calls f for each element of all, width at once, and returns how long each call
-// took and how long all took. It stops at the first error.
+// together calls f for each element of all, for width elements at once, and returns how long each
+// call took and how long all calls took. together stops at the first error.
 func together[T any](width int, all []T, f func(T) (time.Duration, error)) ([]time.Duration, time.Duration, error) {
 	took := make([]time.Duration, len(all))
 	var next atomic.Int64

@@ -6,11 +6,11 @@ import "fmt"
 type contestant struct {
 	name  string
 	agent bool // needs berthd
-	// before says that its programs come from another build.
+	// before says that the contestant's programs come from another build.
 	before bool
-	// ports says that its pods ask for host ports.
+	// ports says that the contestant's pods ask for host ports.
 	ports bool
-	// rates says that its pods ask for limits of bandwidth.
+	// rates says that the contestant's pods ask for limits of bandwidth.
 	rates bool
 	// config returns the elements of the network configuration's list of plugins. dir is
 	// the folder in which the contestant may keep state.
@@ -29,9 +29,9 @@ const (
 // floors are plugins that do nothing.
 var floors = []string{bareName, floorName}
 
-// contestants are the contestants in the order of the tables. All give one IPv4 address,
-// because with IPv6 the reference plugins wait for duplicate address detection. One line
-// shows how long Berth takes for both families.
+// contestants are the contestants in the order of the tables. All give a pod one IPv4 address,
+// because with IPv6 the reference plugins wait for duplicate address detection. Only the last
+// contestant shows how long Berth takes for both families.
 var contestants = []contestant{
 	{name: bareName, config: func(string) string { return `{"type": "bare"}` }},
 	{name: floorName, config: func(string) string { return `{"type": "noop"}` }},

@@ -52,7 +52,7 @@ func (ps *pods) fresh(n int) ([]*pod, error) {
 }
 
 // close deletes all pods, and waits until the kernel has cleaned up after them. The kernel
-// does that in the background, and takes locks that the next stage measures.
+// cleans up in the background, and takes locks that the next stage measures.
 func (ps *pods) close() error {
 	all := slices.Concat(ps.kept, ps.used)
 	*ps = pods{}
@@ -155,8 +155,8 @@ func (p *pod) empty() (gone bool, err error) {
 	return gone, err
 }
 
-// settle waits until pods have no interface, and until the kernel has finished deleting: it
-// changes a link, and that waits for the lock that a deletion holds.
+// settle waits until pods have no interface, and until the kernel has finished deleting: settle
+// changes a link, and the change waits for the lock that a deletion holds.
 func settle(ps []*pod) error {
 	end := time.Now().Add(opTimeout)
 	for _, p := range ps {

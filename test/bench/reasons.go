@@ -2,8 +2,8 @@ package main
 
 import "strings"
 
-// reasons say why a target is missed, by the beginning of its name, as profiles and traces
-// of such runs have shown.
+// reasons say why a target is missed, by the beginning of the target's name. Profiles and traces
+// of runs that missed the target have shown the reasons.
 var reasons = []struct{ target, what string }{
 	{"ADD p50 / bare", "In the agent an ADD takes 1.2 ms when nothing else runs (`go test -bench Verbs ./internal/agent`): the ledger's commit, with an fdatasync, takes 0.4 ms, and the link 0.8 ms. " +
 		"The rest above the floor is the way to the agent: a connection, and four wake-ups of sleeping threads. Wake-ups are slow on this virtual machine, and slower when its neighbours are busy: the floor itself varies by a factor of two between runs."},

@@ -76,7 +76,7 @@ func (b *bench) awayRound(ctx context.Context, n, floor *network, ps []*pod) (de
 	}
 	for i := range ps {
 		first, second := ours[i], theirs[i]
-		if i%2 == 1 { // nobody is always first
+		if i%2 == 1 { // ours and theirs take turns in being first
 			first, second = second, first
 		}
 		for _, each := range []*attachment{first, second} {
@@ -124,7 +124,7 @@ func (b *bench) queued(ctx context.Context, count int) error {
 	return nil
 }
 
-// queuedStart says how long one such start took.
+// queuedStart says how long one start of the agent with queued deletions took.
 type queuedStart struct {
 	serving, gone time.Duration // since the exec
 	cpu           time.Duration // the agent's processor time until the last link was gone

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// These contestants have limits of bandwidth, both ways. They are measured beside contestants with
-// the same plugins and no limits.
+// The pods of these contestants have limits of bandwidth, both ways. bandwidth measures these
+// contestants beside contestants with the same plugins and no limits.
 var (
 	berthRates = contestant{name: "berth+bandwidth", agent: true, rates: true,
 		config: berthConfig(`"pool": "v4", "capabilities": {"bandwidth": true}`)}
@@ -16,7 +16,7 @@ var (
 	}}
 )
 
-// rates are the limits of such a pod, in bits a second and bits.
+// rates are the limits of a pod that has limits, in bits a second and bits.
 var rates = map[string]any{
 	"ingressRate": 100_000_000, "ingressBurst": 1_000_000, "egressRate": 100_000_000, "egressBurst": 1_000_000,
 }

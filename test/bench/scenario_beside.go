@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// deleted is how many pods beside deletes at once while it measures ADDs.
+// deleted is how many pods the stage "beside" deletes at once while it measures ADDs.
 const deleted = 250
 
 // besides has the figures of ADDs that run beside DELs.
 type besides struct {
 	table *table
-	above []time.Duration // for each visit, how far the p99 is above that on an idle node
+	above []time.Duration // for each visit, how far the p99 of ADD beside DELs is above the p99 on an idle node
 }
 
 // besideTable returns the table for the figures.
@@ -26,7 +26,7 @@ func (b *bench) besideTable() *table {
 }
 
 // beside measures ADDs one at a time while 250 DELs are in flight, in network namespaces
-// that stay. It uses the agent's API, so that only the agent and the kernel affect the
+// that stay. beside uses the agent's API, so that only the agent and the kernel affect the
 // figures. A run visits this stage several times, far apart, because one visit takes only
 // ten seconds, in which a shared machine may be busy.
 func beside(ctx context.Context, b *bench) error {
@@ -43,8 +43,8 @@ func beside(ctx context.Context, b *bench) error {
 	return err
 }
 
-// besideExecs judges all figures of beside. It also measures the same as a runtime does it,
-// by executing the plugins; there 250 processes compete with the ADD.
+// besideExecs judges all figures of beside. besideExecs also measures ADDs beside DELs that, as with
+// a runtime, execute the plugins. Then 250 processes compete with the ADD.
 func besideExecs(ctx context.Context, b *bench) error {
 	if all := b.besides.above; len(all) > 0 {
 		b.report.atMost(fmt.Sprintf("ADD p99 while %d DELs are in flight, above p99 when idle", deleted), ms(median(all)), 20, "ms")
@@ -79,8 +79,8 @@ type verbs struct {
 	done     func() error
 }
 
-// besideRow measures one way to attach and detach, and returns how far the p99 of ADD is
-// above that on an idle node.
+// besideRow measures one way to attach and detach, and returns how far the p99 of ADD beside DELs is
+// above the p99 on an idle node.
 func (b *bench) besideRow(ctx context.Context, t *table, title string, ps []*pod, v verbs) (above time.Duration, err error) {
 	leaving, coming := ps[:deleted], ps[deleted:]
 	var idle, beside []time.Duration

@@ -15,7 +15,7 @@ import (
 
 // breakdown says where the time of an ADD and of a DEL goes, one at a time, by the kernel's
 // tracepoints, which perf records. Every step begins where the one before ends, so that each
-// millisecond has a name. The same three steps of the floors, which ask nobody, are beside them.
+// millisecond has a name. The table also has the floors, which ask nobody, and so have only three steps.
 func breakdown(ctx context.Context, b *bench) error {
 	if _, err := exec.LookPath("perf"); err != nil {
 		b.report.note("Without perf (Debian's package linux-perf) nobody sees where the time of an ADD goes: %v", err)
@@ -43,8 +43,8 @@ var stepNames = []string{
 	"fork - exec", "exec - connect", "connect - accept", "accept - sync", "sync", "sync - answer", "answer - exit", "exit - waited", "all",
 }
 
-// steps has, for each column of a breakdown, how long it took in each process. A plugin that
-// connects to nobody has nothing between exec and exit: its whole life is in the second column.
+// steps has, for each column of a breakdown, how long the step took in each process. A plugin that
+// connects to nobody has no step between exec and exit: its whole life is in the second column.
 type steps [][]time.Duration
 
 func (s steps) cells() []string {
@@ -99,8 +99,8 @@ func (b *bench) traced(ctx context.Context, n *network, verb string) (steps, err
 	return s, settle(ps)
 }
 
-// tracepoints are what a breakdown records. Plugins and the agent write other things, too, but
-// none of these more than a few times for each verb.
+// tracepoints are what a breakdown records. Plugins and the agent make other system calls, too.
+// They pass each of these tracepoints only a few times for each verb.
 var tracepoints = []string{
 	"sched:sched_process_fork", "sched:sched_process_exec", "sched:sched_process_exit",
 	"syscalls:sys_enter_connect", "syscalls:sys_exit_accept4", "syscalls:sys_enter_fdatasync", "syscalls:sys_exit_fdatasync",
@@ -138,8 +138,8 @@ func (b *bench) trace(ctx context.Context, f func() error) ([]traceEvent, error)
 	return parseTrace(string(out)), nil
 }
 
-// startControlled starts perf record, and returns what asks it for something, and waits until
-// that is done (perf-record(1), --control).
+// startControlled starts perf record, and returns ask. ask gives perf a command, and waits until perf
+// has done it (perf-record(1), --control).
 func startControlled(record *exec.Cmd) (ask func(string) error, err error) {
 	commands, asks, err := os.Pipe()
 	if err != nil {

@@ -23,13 +23,13 @@ const churnPace = "berthd's memory is that of a churn of at most %d pairs a seco
 	"The pace decides what the agent has to remember. An address rests for a minute, and for five minutes the ledger refuses an ADD that is older than a DEL of its pod. " +
 	"A faster churn of as many pairs, as this one is by a fifth, makes more of both; it makes the benchmark a minute shorter"
 
-// turn is a pair that is to begin.
+// turn is a pair of an ADD and a DEL that is to begin.
 type turn struct {
 	pod *pod
 	at  time.Duration // since the churn began
 }
 
-// turnsOf returns the pairs of a churn: in groups that begin together, so many a second.
+// turnsOf returns the pairs of a churn, rate pairs a second, in groups that begin together.
 func turnsOf(ps []*pod, pairs, rate int) []turn {
 	turns := make([]turn, pairs)
 	for i := range turns {
@@ -39,8 +39,8 @@ func turnsOf(ps []*pod, pairs, rate int) []turn {
 	return turns
 }
 
-// churn measures the memory of an agent that attaches and detaches tens of thousands of pods at
-// a steady pace, and a minute later; and how many records its ledger then has.
+// churn measures the memory of an agent while it attaches and detaches tens of thousands of pods at
+// a steady pace, and again a minute later, and how many records the agent's ledger then has.
 func churn(ctx context.Context, b *bench) error {
 	pairs, rate := b.pick(28000, 2000), b.pick(churnRate, 5*churnRate)
 	a, err := startAgent(ctx, b.opts.bin, filepath.Join(b.dir, "churn"), []string{"v4=10.96.0.0/16"})

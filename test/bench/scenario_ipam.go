@@ -40,7 +40,7 @@ func addresses(ctx context.Context, b *bench) error {
 		ns := median(took[name])
 		t.row(name, fmt.Sprintf("%.1f", ns))
 		if pool, ok := strings.CutPrefix(name, claimFree); ok {
-			worst = max(worst, ns/float64(1+strings.Count(pool, "+"))) // "16+64" claims two
+			worst = max(worst, ns/float64(1+strings.Count(pool, "+"))) // "16+64" claims two addresses
 		}
 	}
 	if worst == 0 {

@@ -63,7 +63,7 @@ func (b *bench) loadWidth(ctx context.Context, w width) error {
 	all := make(map[string]*figures)
 	for _, n := range b.networks {
 		all[n.name] = new(figures)
-		if _, err := n.wave(ctx, ps, w.pods); err != nil { // not measured: it warms caches, and makes the bridge
+		if _, err := n.wave(ctx, ps, w.pods); err != nil { // this wave is not measured: it warms caches, and makes the bridge
 			return err
 		}
 	}

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// These contestants have host ports. They are measured beside contestants with the same plugins and
-// no host ports.
+// The pods of these contestants have host ports. ports measures these contestants beside contestants
+// with the same plugins and no host ports.
 var (
 	berthPorts = contestant{name: "berth+ports", agent: true, ports: true,
 		config: berthConfig(`"pool": "v4", "capabilities": {"portMappings": true}`)}
@@ -16,8 +16,8 @@ var (
 	}}
 )
 
-// Each of the holders pods keeps mappings host ports, while other pods, with two host ports
-// each, come and go.
+// A number of pods (holders) keep a number of host ports each (mappings), while other pods, with two
+// host ports each, come and go.
 const (
 	holders  = 10
 	mappings = 100
@@ -80,8 +80,8 @@ func ports(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// inTurns measures ADD and DEL of two networks with a feature, which come second, and of two
-// networks without it, in turns, and reports them.
+// inTurns measures ADD and DEL of four networks, in turns, and reports the figures. The first two
+// networks in nets lack a feature, the last two have it.
 func (b *bench) inTurns(ctx context.Context, nets []*network, what string) (map[string]*figures, error) {
 	all := make(map[string]*figures)
 	for _, n := range nets {

@@ -13,7 +13,7 @@ const (
 )
 
 // scale measures how the times of ADD and DEL grow with the number of attachments on the
-// node. Since it takes long to fill a node, this stage also measures what needs a full one:
+// node. Since it takes long to fill a node, this stage also measures what needs a full node:
 // the agent's API without execs, and the agent's restart.
 func scale(ctx context.Context, b *bench) error {
 	t := b.report.section("ADD and DEL one at a time, with attachments on the node",

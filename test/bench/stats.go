@@ -28,8 +28,8 @@ func median[T time.Duration | float64](values []T) T {
 // series has one figure from each round.
 type series []time.Duration
 
-// ratios divides the figures of two series round by round, since both had the same noise
-// within a round. It returns nil unless both have the same number of rounds.
+// ratios divides the figures of two series round by round, since both series had the same noise
+// within a round. ratios returns nil unless both series have the same number of rounds.
 func (s series) ratios(base series) []float64 {
 	if len(s) != len(base) {
 		return nil

@@ -21,15 +21,15 @@ import (
 // sweepEvery is the shortest time between two sweeps that an agent's configuration allows.
 const sweepEvery = time.Second
 
-// sweeps makes the agent sweep more often than by default, and returns the processor time
-// of each of rounds sweeps: it is the time that the agent took in each interval of
-// sweepEvery.
+// sweeps makes the agent sweep more often than by default, and returns the processor time of each
+// sweep, for a number of sweeps (rounds). The processor time of a sweep is the time that the agent
+// took in an interval of sweepEvery.
 func (a *agent) sweeps(ctx context.Context, rounds int) (each []time.Duration, err error) {
 	if err := a.configure(fmt.Sprintf("sweepInterval: %s\n", sweepEvery)); err != nil {
 		return nil, err
 	}
 	begun, err := a.swept(ctx)
-	for done := begun; err == nil && done < begun+2; { // the first may have begun before begun was read
+	for done := begun; err == nil && done < begun+2; { // the first sweep may have begun before swept counted
 		if err = sleepFor(ctx, sweepEvery/10); err == nil {
 			done, err = a.swept(ctx)
 		}
@@ -94,7 +94,7 @@ func (a *agent) swept(ctx context.Context) (uint64, error) {
 	}
 	_, after, found := strings.Cut(string(text), `berth_operation_duration_seconds_count{kind="link",op="find"} `)
 	if !found {
-		return 0, nil // there was none yet
+		return 0, nil // there was no sweep yet
 	}
 	count, _, _ := strings.Cut(after, "\n")
 	return strconv.ParseUint(count, 10, 64)

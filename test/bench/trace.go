@@ -21,7 +21,8 @@ type traceEvent struct {
 // traceLine is a line of `perf script --ns -F comm,pid,time,event,trace`.
 var traceLine = regexp.MustCompile(`^\s*(.+?)\s+(\d+)\s+(\d+)\.(\d{9}):\s+[a-z]+:(\w+):\s*(.*)$`)
 
-// parseTrace reads perf script's lines, which are in the order of time. It leaves out others.
+// parseTrace reads perf script's lines, which are in the order of time, and leaves out lines of another
+// form.
 func parseTrace(text string) (all []traceEvent) {
 	for line := range strings.Lines(text) {
 		m := traceLine.FindStringSubmatch(strings.TrimSuffix(line, "\n"))
@@ -57,14 +58,14 @@ func (e traceEvent) returned() int64 {
 	return n
 }
 
-// life has the moments of one run of a plugin. 0 means that there was none.
+// life has the moments of one run of a plugin. 0 means that the run had no such moment.
 type life struct {
 	pid                                                           int
 	forked, execed, asked, accepted, sync, synced, answered, died time.Duration
 }
 
-// stepsOf returns the steps of each whole run of a plugin that a process has started, one after
-// another, and that the agent has served, if there is one (-1: none).
+// stepsOf returns the steps of each whole run of a plugin. The process parent has started the runs, one
+// after another, and the process agent has served them (-1: the plugin asks no agent).
 func stepsOf(events []traceEvent, plugin string, parent, agent int) steps {
 	all := make(steps, len(stepNames))
 	forks := map[int]time.Duration{}
@@ -119,7 +120,7 @@ func (r *life) inAgent(e traceEvent) {
 	}
 }
 
-// add adds a run whose parent has waited for it, if it is whole.
+// add adds a run whose parent has waited for it, if the run is whole.
 func (s steps) add(r life, waited time.Duration, served bool) {
 	moments := []time.Duration{r.forked, r.execed, r.asked, r.accepted, r.sync, r.synced, r.answered, r.died, waited}
 	if !served {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A trace of one ADD, beside which other programs run, as perf script writes it. The plugin's
-// process has several threads, and reads its configuration before it connects.
+// traced is a trace of one ADD, as perf script writes it; other programs run beside that ADD. The
+// plugin's process has several threads, and reads its configuration before it connects.
 const traced = `
            bench  100 1.000001000:  sched:sched_process_fork: comm=bench pid=101 child_comm=bench child_pid=200
        berth-cni  200 1.000101000:  sched:sched_process_exec: filename=/x/bin/berth-cni pid=200 old_pid=200

@@ -12,7 +12,7 @@ type finding struct {
 	why      string   // with the upstream issue, if one is known
 }
 
-// findings are the explanations. The first one that fits counts.
+// findings are the explanations. The first finding that fits counts.
 var findings = []finding{
 	{"version/echo", nil, "all of these plugins use skel, which ignores the request's version and always answers in its own. No issue is known."},
 	{"add/error-version", nil, "an error has no `cniVersion`, because `types.Error` of the CNI library has no such field (cni PR 408, which was closed, would have added it). 0.4.0 requires the field; later versions say \"should\"."},

@@ -10,7 +10,8 @@ import (
 
 func TestMain(m *testing.M) { programs.Main(m) }
 
-// needed are checks of capabilities that Berth has: without these, other lists are not judged by them.
+// needed are checks of capabilities that Berth has. The suite does not judge a list by these checks if
+// the list lacks the capabilities.
 var needed = []string{"rates/kept", "ports/reached", "ports/conflict", "ports/others", "leak/conntrack"}
 
 // Berth has neither a fail nor a leak, in every mode there is.
@@ -43,7 +44,7 @@ func TestBerthConforms(t *testing.T) {
 	}
 }
 
-// Every explanation is of a check and a subject that there are.
+// Every explanation names a check and subjects that exist.
 func TestFindings(t *testing.T) {
 	checks := map[string]bool{}
 	for _, c := range conform.Checks() {

@@ -94,7 +94,7 @@ func cell(j judgement, check string) string {
 }
 
 // findingsOf writes a section for each check that is bad with a subject. Subjects with the
-// same explanation share it; the page shows what was seen with the first of them.
+// same explanation share it; the page shows what the check saw with the first of these subjects.
 func findingsOf(w io.Writer, judged []judgement, rows []string) (unexplained []string) {
 	fmt.Fprint(w, "\n## What was found\n")
 	none := true

@@ -48,8 +48,8 @@ func (d *daemon) clear(t *testing.T) {
 		for _, pid := range pids {
 			unix.Kill(pid, unix.SIGKILL)
 		}
-		// Whichever ends first: the init of a pid namespace ends after all others
-		// in it, and a shim's end makes orphans of its containers.
+		// Wait for whichever orphan ends first: the init of a pid namespace ends after all
+		// others in it, and a shim's end makes orphans of its containers.
 		if _, err := unix.Wait4(-1, nil, 0, nil); err != nil && err != unix.EINTR {
 			t.Errorf("waiting for orphans: %v", err)
 			break

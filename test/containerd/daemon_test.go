@@ -19,7 +19,7 @@ import (
 )
 
 // libcniCache is where libcni keeps results, whatever the runtime's own
-// folders are. The test's is a tmpfs, seen by nobody else.
+// folders are. In the test the folder is a tmpfs that nobody else sees.
 const libcniCache = "/var/lib/cni"
 
 // daemon is a containerd of a test's own: all that it writes lies below dir,
@@ -61,8 +61,8 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
 `))
 
 // startDaemon starts containerd with a network configuration and the CNI
-// plugins of some folders, and the image of writeImage. It ends with the test,
-// and with it whatever has become of its pods.
+// plugins of some folders, and the image of writeImage. The test's end ends
+// containerd, and whatever is left of its pods.
 func startDaemon(t *testing.T, conflist string, plugins ...string) *daemon {
 	t.Helper()
 	d := newDaemon(t)

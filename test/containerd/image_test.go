@@ -24,7 +24,7 @@ var applets = []string{"sh", "ip", "ping", "ping6", "sleep"}
 // sleeper is what sandboxes and containers run: a long sleep.
 var sleeper = []string{"/bin/sleep", "86400"}
 
-// blob is a part of an image as others name it (OCI image spec, descriptor).
+// blob is a part of an image as other parts name it (OCI image spec, descriptor).
 type blob struct {
 	MediaType   string            `json:"mediaType"`
 	Digest      string            `json:"digest"`

@@ -12,9 +12,9 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// A containerd that has nothing but its own configuration, as Debian's has: "berth install" is all
-// that it needs to run pods, while it runs, without the reference plugins; and "berth uninstall"
-// leaves nothing of that.
+// A containerd has nothing but its own configuration, as Debian's has, and runs. "berth install" is
+// all that this containerd needs to run pods, without the reference plugins. "berth uninstall" leaves
+// nothing of what install made.
 func TestInstall(t *testing.T) {
 	nettest.Need(t)
 	d := newDaemon(t)

@@ -35,7 +35,7 @@ func (d *daemon) newPods(n, attempt int) []*pod {
 	return ps
 }
 
-// each calls f for all pods at once, and ends the test if one fails.
+// each calls f for all pods at once, and ends the test if a call fails.
 func each(t *testing.T, what string, ps []*pod, f func(*pod) error) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -123,8 +123,8 @@ func (p *pod) exec(args ...string) (string, error) {
 	return p.daemon.run(append([]string{"exec", "-s", p.container}, args...)...)
 }
 
-// seesItself checks that the addresses which the runtime was told are those
-// that the pod's eth0 has.
+// seesItself checks that the pod's eth0 has the addresses that the plugin told
+// the runtime.
 func (p *pod) seesItself() error {
 	out, err := p.exec("ip", "addr", "show", "dev", "eth0")
 	if err != nil {

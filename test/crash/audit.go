@@ -24,11 +24,11 @@ func (r *residue) Error() string { return r.what }
 func left(format string, args ...any) error { return &residue{fmt.Sprintf(format, args...)} }
 
 // notePresent notes the addresses of all attachments, also of those whose ADD was not answered:
-// they are in use now, and have to rest when they are freed. Addresses of an ADD that fails before
-// its link is up need no rest, and nobody can tell afterwards. So the addresses of an ADD under
-// way count once the ADD's link is up, and the addresses of a release count if the link is there
-// and marked: an ADD that failed earlier has deleted its link before the agent promises the
-// release.
+// these addresses are in use now, and have to rest when they are freed. Addresses of an ADD that fails
+// before its link is up need no rest, and nobody can tell afterwards whether that link was up. So the
+// addresses of an ADD under way count once the ADD's link is up, and the addresses of a release count
+// if the link is there and marked: an ADD that failed earlier has deleted its link before the agent
+// promises the release.
 func (w *world) notePresent() error {
 	all, err := w.list()
 	if err != nil {
@@ -124,7 +124,7 @@ func (w *world) oracle() error {
 
 // strayFiles compares the files below root with what they should be. A killed writer may
 // leave a temporary file in the deletion queue, which the agent removes when the file is an
-// hour old (internal/deletions). So strayFiles allows one for each death.
+// hour old (internal/deletions). So strayFiles allows one temporary file for each death.
 func (w *world) strayFiles() (diff string, err error) {
 	if err := w.spared(); err != nil {
 		return "", err
@@ -145,7 +145,7 @@ func (w *world) filesDiffer() (string, error) {
 	var diff strings.Builder
 	temporary := int64(0)
 	for line := range strings.Lines(w.files.Diff(files)) {
-		if strings.Contains(line, "var/lib/berth/history") { // what is gone is to be told
+		if strings.Contains(line, "var/lib/berth/history") { // the history has to tell of what is gone
 			continue
 		}
 		if strings.Contains(line, "/deletions/tmp-") {
@@ -160,11 +160,11 @@ func (w *world) filesDiffer() (string, error) {
 	return diff.String(), nil
 }
 
-// insideMost is how many pods the oracle looks into after each point; at the end it looks
-// into all. No link can be left in a pod alone: its other end would be seen on the node.
+// insideMost is how many pods the oracle looks into after each point; at the end it looks into
+// all pods. No link can be left in a pod alone: the oracle would see the link's other end on the node.
 const insideMost = 3
 
-// differs compares the node with what it should be, and at most that many pods with their
+// differs compares the node with what it should be, and a number of pods (most) at most with their
 // state when they were made.
 func (w *world) differs(node nettest.State, most int) (string, error) {
 	now, err := nettest.Look(w.node)
@@ -230,7 +230,7 @@ func (w *world) removed() error {
 	if err != nil {
 		return err
 	}
-	// Forwarding stays on once an agent has turned it on, and accept_ra follows it.
+	// Forwarding stays on once an agent has turned it on, and accept_ra follows forwarding.
 	lines := slices.DeleteFunc(strings.Split(diff, "\n"), func(line string) bool {
 		return line == "" || strings.HasPrefix(line[1:], "sysctl ")
 	})

@@ -30,8 +30,8 @@ func removed(w *world) error {
 }
 
 // begun checks an agent of a new instance. The things of a new instance have other names than
-// those of the instance before, so begun cannot compare the two. It checks them by the agent's
-// audit and by the number of owners, and checks that `berthd --remove` removes them all.
+// the things of the instance before, so begun cannot compare the two. begun checks the new things by
+// the agent's audit and by the number of owners, and checks that `berthd --remove` removes them all.
 func begun(w *world) error {
 	if err := w.audit(); err != nil {
 		return err

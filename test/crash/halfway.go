@@ -93,7 +93,7 @@ func reboot(w *world) error {
 		if err := p.make(); err != nil {
 			return err
 		}
-		p.leaves() // the boot's end has ended its attachment
+		p.leaves() // the boot's end has ended the pod's attachment
 	}
 	return nil
 }

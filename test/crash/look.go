@@ -11,7 +11,7 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// look starts the agent, and compares what it has with what a runtime knows.
+// look starts the agent, and compares what the agent has with what a runtime knows.
 func (l *churn) look() error {
 	w := l.w
 	if err := w.restart(); err != nil {
@@ -58,8 +58,8 @@ func (l *churn) look() error {
 }
 
 // onlyLinks compares the node with its state without pods. The only difference may be one link
-// for each pod, with its addresses and routes, and the pod's host ports. All of them name the
-// attachment.
+// for each pod, with its addresses and routes, and the pod's host ports. All lines about these name
+// the attachment.
 func (w *world) onlyLinks(all []api.Attachment) error {
 	now, err := nettest.Look(w.node)
 	if err != nil {

@@ -139,7 +139,7 @@ func (l *churn) supervise(random *rand.Rand, stop <-chan struct{}) {
 			return
 		}
 		l.w.agent = p
-		if often(random, 75) { // else the agent may die before it serves
+		if often(random, 75) { // otherwise the kill may come before the agent serves
 			if err := l.w.serving(); err != nil {
 				l.found(fmt.Errorf("starting the agent after a kill: %w", err))
 			}

@@ -12,11 +12,11 @@ import (
 // plan is one fault: a verdict about one call of a verb.
 type plan struct {
 	verdict killer.Verdict
-	n       int    // the fault is at the nth call of the verb, from 1; 0: at the call that at names
+	n       int    // the fault is at the nth call of the verb, from 1; 0: at the call that the field `at` names
 	at      string // a call with its number among the calls of the same name: "fdatasync ledger.db 2"
 
 	mu    sync.Mutex
-	calls []string // the calls so far, in the form of at
+	calls []string // the calls so far, in the form of the field `at`
 	count map[string]int
 	hit   string // the call at which the fault happened
 }
@@ -49,7 +49,7 @@ func (p *plan) judge(c killer.Call) killer.Verdict {
 	return p.verdict
 }
 
-// went returns the call at which the fault happened, "" if it did not, and all calls that
+// went returns the call at which the fault happened, "" if no fault happened, and all calls that
 // there were.
 func (p *plan) went() (hit string, calls []string) {
 	p.mu.Lock()

@@ -25,14 +25,14 @@ type pod struct {
 	w         *world
 	number    int
 	netns     *ns.Netns
-	empty     nettest.State // its state before it was ever attached
+	empty     nettest.State // the namespace's state before it was ever attached
 	container string        // the container's id; each attempt has a new one
 	tries     int
 	result    json.RawMessage // of ADD, as the runtime keeps it; nil: none
 	addrs     []netip.Addr    // of the result
 }
 
-// pod returns the world's nth pod, from 0. It makes pods that do not exist yet.
+// pod returns the world's nth pod, from 0. The method makes pods that do not exist yet.
 func (w *world) pod(n int) (*pod, error) {
 	for len(w.pods) <= n {
 		p := &pod{w: w, number: len(w.pods)}
@@ -181,8 +181,8 @@ func (p *pod) verb(verb string, judge killer.Judge) error {
 	return nil
 }
 
-// attached keeps ADD's result. It fails if another container has one of the addresses, or
-// had it within the cooldown.
+// attached keeps ADD's result. attached fails if another container has one of the addresses, or
+// had the address within the cooldown.
 func (p *pod) attached(out []byte) error {
 	got, err := programs.ReadResult(out)
 	if err != nil {
@@ -192,8 +192,8 @@ func (p *pod) attached(out []byte) error {
 	return p.w.take(p.container, p.addrs)
 }
 
-// take notes that a container has addresses. It fails if one of them is another
-// container's, or has not rested for its cooldown.
+// take notes that a container has addresses. take fails if an address is another container's, or
+// has not rested for the cooldown.
 func (w *world) take(container string, addrs []netip.Addr) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -238,7 +238,7 @@ func (p *pod) detach() error {
 	return err
 }
 
-// attach makes an attachment by the agent's API, which is faster than by the plugin. It is
+// attach makes an attachment by the agent's API, which is faster than by the plugin. attach is
 // for pods that only have to be attached.
 func (p *pod) attach() error {
 	p.renew()

@@ -59,7 +59,7 @@ func (r *report) scenario(s scenario, t *tally, took time.Duration) {
 	r.missed += len(t.missed)
 }
 
-// summary prints the last lines of the run. The very last one says whether anything was
+// summary prints the last lines of the run. The very last line says whether anything was
 // left behind.
 func (r *report) summary(err error) {
 	if err != nil {

@@ -57,7 +57,7 @@ type point struct {
 	verdict killer.Verdict
 }
 
-// mostCalls bounds the loop over a verb's calls, in case they never end.
+// mostCalls bounds the loop over a verb's calls, in case the calls never end.
 const mostCalls = 2000
 
 // run kills the verb's program at each of its calls.
@@ -108,7 +108,7 @@ func (s *scenario) again(w *world, t *tally, verdicts []killer.Verdict, say func
 	for _, v := range verdicts {
 		for _, call := range slices.Sorted(maps.Keys(t.calls)) {
 			if strings.HasPrefix(call, "recv") {
-				continue // which socket's answer it is differs from run to run
+				continue // from which socket the nth answer comes differs from run to run
 			}
 			for range tries {
 				if t.covered[point{call, v}] {

@@ -14,7 +14,7 @@ import (
 )
 
 // slot is a pod of the loop, in which one container follows another. One worker at a time
-// has it.
+// has the slot.
 type slot struct {
 	*pod
 	mu       sync.Mutex // guards attached, and the pod's tries, for goroutines that only read them
@@ -24,8 +24,8 @@ type slot struct {
 // often returns true at random, in percent of a hundred cases.
 func often(random *rand.Rand, percent int) bool { return random.IntN(100) < percent }
 
-// deadly is the longest time after its start at which a plugin is killed. Most plugins take
-// less time.
+// deadly is how long after its start the loop kills a plugin at the latest. Most plugins end
+// sooner.
 const deadly = 4 * time.Millisecond
 
 // exec runs a plugin as a runtime does, and may kill it meanwhile.
@@ -94,7 +94,7 @@ func (l *churn) step(s *slot, random *rand.Rand) error {
 	return l.del(s, random)
 }
 
-// add attaches a new container, and executes DEL if that fails.
+// add attaches a new container, and executes DEL if ADD fails.
 func (l *churn) add(s *slot, random *rand.Rand) error {
 	old := *s.pod
 	s.mu.Lock()

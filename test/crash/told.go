@@ -16,7 +16,7 @@ func (w *world) noteThere(all []api.Attachment) {
 }
 
 // told checks that the history tells the end of each attachment that was there and is gone, and
-// tells it once. Then it forgets those that are gone.
+// tells each end once. Then told forgets the attachments that are gone.
 func (w *world) told() error {
 	all, err := w.list()
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/berth-net/berth/test/crash/killer"
 )
 
-// patience is how long anything may take that does not depend on a killed program. It is
+// patience is how long anything may take that does not depend on a killed program. patience is
 // far longer than anything takes, for noisy machines.
 const patience = 60 * time.Second
 
@@ -35,7 +35,7 @@ const (
 	pools6 = "pools:\n  - name: default\n    cidrs: [10.88.0.0/16, \"fd00:88::/64\"]\ncooldown: 1h\n"
 )
 
-// world is a node with an agent that gets killed, and what the run knows of both.
+// world is a node with an agent that gets killed, and what the run knows of the node and the agent.
 type world struct {
 	bin   string // folder of Berth's programs
 	conf  string // berthd.yaml
@@ -157,7 +157,7 @@ func (w *world) start(judge killer.Judge) error {
 	return w.serving()
 }
 
-// errGone says that the agent has ended, which is to be expected if it gets killed.
+// errGone says that the agent has ended, which is to be expected if the run kills the agent.
 var errGone = errors.New("the agent is gone")
 
 // serving waits until the agent serves.
@@ -192,7 +192,7 @@ func (w *world) stop() error {
 
 // remove runs `berthd --remove`.
 func (w *world) remove(judge killer.Judge) (unix.WaitStatus, error) {
-	clear(w.there) // the history goes, too
+	clear(w.there) // berthd --remove removes the history, too
 	p, err := killer.Start(w.berthd("--remove"), judge)
 	if err != nil {
 		return 0, err
@@ -201,7 +201,7 @@ func (w *world) remove(judge killer.Judge) (unix.WaitStatus, error) {
 }
 
 // settle notes the state of the world with an agent and no pod. Later looks are compared
-// with that.
+// with this state.
 func (w *world) settle() (err error) {
 	if w.base, err = nettest.Look(w.node); err != nil {
 		return err

@@ -40,7 +40,7 @@ func TestAgentIsAway(t *testing.T) {
 	programs.WantError(t, err, 50, "berthd")
 
 	n.Again()
-	heir := n.add("dead", nettest.Pod(t)) // whom a replay must spare
+	heir := n.add("dead", nettest.Pod(t)) // the agent must spare this pod when it does the queued deletions
 	n.restart()
 	nettest.Eventually(t, "the deleted ones to be gone", func() bool { return len(programs.List(n.t, n.API)) == 2 })
 	nettest.Ping(t, nil, heir.Addr)
@@ -82,7 +82,7 @@ func TestTruncatedDeletion(t *testing.T) {
 		t.Fatalf("waiting are %v, want one", files)
 	}
 	raw, err := os.ReadFile(files[0])
-	if err == nil { // in a spare file there are blanks behind it
+	if err == nil { // in a spare file there are blanks behind the deletion
 		err = os.Truncate(files[0], int64(len(bytes.TrimSpace(raw))/2))
 	}
 	must(t, err)
@@ -109,7 +109,7 @@ func TestTruncatedDeletion(t *testing.T) {
 
 // multus #1239, #1084: every error of DEL was hidden. cilium, general: some errors of DEL were
 // hidden, too. multus #355, #922: a failed DEL removed what its next try needed. Here a DEL
-// that cannot be promised fails with "try again", and succeeds once it can be.
+// that cannot be promised fails with "try again", and succeeds once it can be promised.
 func TestDelSaysWhatFails(t *testing.T) {
 	n := newNode(t, plain)
 	n.add("c", nettest.Pod(t))
@@ -124,7 +124,7 @@ func TestDelSaysWhatFails(t *testing.T) {
 	n.wantNothing()
 }
 
-// folder is the deletion queue's.
+// folder returns the folder of the deletion queue.
 func folder(n *node) string { return filepath.Join(root.Dir(n.Root).State(), "deletions") }
 
 // waiting returns the files of deletions that no agent has done yet.

@@ -67,7 +67,7 @@ func TestRestingAddressIsNotFree(t *testing.T) {
 
 // aws #3634: the cooldown was shorter than connection tracking remembers, so
 // that an old flow reached the address's next pod. Here a pod's flows are
-// forgotten with it, and those of others are not.
+// forgotten with the pod, and the flows of other pods are not.
 func TestFlowsEndWithTheirPod(t *testing.T) {
 	n := newNode(t, plain)
 	tracked := func() string { return nettest.Snapshot(t, nil).Only("conntrack").String() }
@@ -91,7 +91,8 @@ func TestFlowsEndWithTheirPod(t *testing.T) {
 }
 
 // aws #1600, #3309: systemd-networkd removes rules and routes that it does not
-// know; they came back with a restart only. Here they come back by themselves.
+// know; only a restart of the agent put them back. Here the agent puts them
+// back without a restart.
 func TestForeignRemovalIsMended(t *testing.T) {
 	n := newNode(t, brisk)
 	pod := nettest.Pod(t)
@@ -139,7 +140,7 @@ func TestPodsEndIsBornInThePod(t *testing.T) {
 	for _, got := range n.burst(30) {
 		hosts[got.host] = true
 	}
-	nettest.Run(t, nil, "ip link set lo mtu 65000") // once that is told, all is
+	nettest.Run(t, nil, "ip link set lo mtu 65000") // once the kernel has told this change, it has told all changes before
 	defer nettest.Run(t, nil, "ip link set lo mtu 65536")
 	for u := range updates {
 		name := u.Attrs().Name
@@ -152,7 +153,7 @@ func TestPodsEndIsBornInThePod(t *testing.T) {
 	}
 }
 
-// burst attaches pods, whose plugins all ask the agent at once. The agent may turn none away.
+// burst attaches pods, whose plugins all ask the agent at once. The agent may turn no plugin away.
 func (n *node) burst(pods int) []attached {
 	n.t.Helper()
 	runs, got := make([]*run, pods), make([]attached, pods)

@@ -15,7 +15,7 @@ import (
 )
 
 // cilium #44463, #44530: the teardown went by the interface's name, and hit the next
-// StatefulSet pod. cilium #29443: a late release freed what had been given to another by then.
+// StatefulSet pod. cilium #29443: a late release freed what another pod had been given by then.
 // Here a DEL deletes no attachment that began after the DEL, even if network, container,
 // interface and network namespace are the same.
 func TestLateDelSparesTheSameKey(t *testing.T) {
@@ -145,8 +145,8 @@ func TestDelDuringTheStart(t *testing.T) {
 	n.wantNothing()
 }
 
-// cilium #39751: a failed ADD left rules and routes behind. Here it leaves the
-// node and the pod as they were, also without the DEL that follows it.
+// cilium #39751: a failed ADD left rules and routes behind. Here a failed ADD
+// leaves the node and the pod as they were, also without the DEL that follows.
 func TestFailedAddLeavesNothing(t *testing.T) {
 	n := newNode(t, plain)
 	pod := nettest.Pod(t)
@@ -159,8 +159,8 @@ func TestFailedAddLeavesNothing(t *testing.T) {
 	n.del("c")
 }
 
-// cilium #40393: free and total were mixed up in pools of one address. Here a pool of one
-// address has one.
+// cilium #40393: the numbers of free and of all addresses were mixed up in pools of one address. Here
+// the figures of a pool of one address are right.
 func TestPoolOfOneAddress(t *testing.T) {
 	n := newNode(t, "cooldown: 1h\npools:\n- {name: default, cidrs: [10.88.0.7/32]}\n")
 	want := func(used, resting int) {
@@ -173,7 +173,7 @@ func TestPoolOfOneAddress(t *testing.T) {
 		if full := pools[0].Exhausted; (full == "") != (used+resting == 0) {
 			t.Errorf("with %d used and %d resting the pool is exhausted: %q", used, resting, full)
 		}
-		if _, err := n.exec(call{verb: "STATUS"}); err != nil { // it would make the node NotReady
+		if _, err := n.exec(call{verb: "STATUS"}); err != nil { // an error would make the node NotReady
 			t.Errorf("STATUS with %d used and %d resting: %v", used, resting, err)
 		}
 	}
@@ -230,7 +230,7 @@ func TestMoreEndpointsThanIDs(t *testing.T) {
 		t.Fatalf("%d addresses are used, not %d", p.Used, pods*each)
 	}
 	n.Audit(n.t)
-	for _, pod := range netns { // DEL of a container is one call, whatever it has
+	for _, pod := range netns { // DEL of a container is one call, whatever attachments the container has
 		if _, err := n.API.Delete(t.Context(), api.Filter{Container: fmt.Sprint("c", pod.Ref().ID)}, true); err != nil {
 			t.Error(err)
 		}

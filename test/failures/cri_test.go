@@ -17,13 +17,13 @@ import (
 )
 
 // runtimes, general: containerd tries a failed DEL for ever and keeps the pod, CRI-O forgets
-// it; neither keeps a list, beyond its own end, of what is still to be given back. Here the
-// list is on disk, Berth shows it also while no agent runs, and the agent works it off though
-// nobody asks again.
+// the pod; neither runtime keeps a list, beyond its own end, of what is still to be given back. Here
+// the list is on disk, Berth shows the list also while no agent runs, and the agent works the list
+// off though nobody asks again.
 func TestOwedIsKept(t *testing.T) {
 	n := newNode(t, roomy)
 	left := 0
-	for try := 0; left == 0 && try < 10; try++ { // all may be done before the agent is killed
+	for try := 0; left == 0 && try < 10; try++ { // all releases may be done before the agent is killed
 		n.killAtCut(n.burst(40))
 		out, err := n.Berth(t.Context(), "ledger", "-o", "json")
 		must(t, err)
@@ -46,7 +46,7 @@ func (n *node) killAtCut(pods []attached) {
 	updates, done := make(chan netlink.LinkUpdate, 4096), make(chan struct{})
 	must(n.t, netlink.LinkSubscribe(updates, done))
 	defer close(done)
-	groups := map[string]uint32{} // of those that are not cut off
+	groups := map[string]uint32{} // of the pods that are not cut off
 	for _, p := range pods {
 		link := nettest.Link(n.t, p.host)
 		groups[p.host] = link.Attrs().Group
@@ -62,7 +62,7 @@ func (n *node) killAtCut(pods []attached) {
 		}
 	}
 	n.Crash()
-	_, _ = gc.end() // which may have been told nothing
+	_, _ = gc.end() // the GC may have got no answer
 }
 
 // containerd #12923, #5768: the runtime died between ADD and writing down its result, and DEL
@@ -183,7 +183,7 @@ func (n *node) wantNotOpen(pod *ns.Netns) {
 }
 
 // cri-o #7010, #9097: a request that was repeated while the first one still ran
-// was refused ("name is reserved"). Here both get the same answer.
+// was refused ("name is reserved"). Here all such requests get the same answer.
 func TestAddWhileAddRuns(t *testing.T) {
 	n := newNode(t, plain)
 	pod := nettest.Pod(t)

@@ -32,8 +32,8 @@ const (
 	single = "cooldown: 1ms\npools:\n- {name: default, cidrs: [10.88.0.7/32]}\n"
 )
 
-// node is the test's node with an agent, which may be killed. With the test
-// all that it has must be given back.
+// node is the test's node with an agent, which may be killed. At the test's end
+// the agent must give back all that it has.
 type node struct {
 	*programs.Node
 	t     *testing.T
@@ -53,11 +53,11 @@ func newNode(t *testing.T, config string) *node {
 	return n
 }
 
-// look is the oracle's view of the node, without what pods of the test's own
-// making come and go with.
+// look is the oracle's view of the node, without the mounts and sysctls that come
+// and go with the pods that the test makes.
 func look(t *testing.T) nettest.State { return nettest.Snapshot(t, nil).Without("mount", "sysctl") }
 
-// address gives the node an address that it talks to pods from.
+// address gives the node an address from which the node talks to pods.
 func address(t *testing.T) {
 	t.Helper()
 	nettest.Run(t, nil, "ip address replace 192.0.2.1/32 dev lo")
@@ -111,7 +111,7 @@ func (n *node) pool() api.PoolCIDR {
 	return ps[0].CIDRs[0]
 }
 
-// restart is SIGKILL and another start.
+// restart kills the agent by SIGKILL, and starts it again.
 func (n *node) restart() {
 	n.t.Helper()
 	n.Crash()
@@ -123,7 +123,7 @@ func (n *node) freeze() (thaw func()) {
 	n.t.Helper()
 	pid := n.PID()
 	must(n.t, process.Freeze(pid))
-	thaw = func() { _ = unix.Kill(pid, unix.SIGCONT) } // it may have been killed
+	thaw = func() { _ = unix.Kill(pid, unix.SIGCONT) } // the agent may have been killed
 	n.t.Cleanup(thaw)
 	return thaw
 }

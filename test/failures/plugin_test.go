@@ -23,7 +23,7 @@ type call struct {
 	verb, container string
 	netns           string   // path
 	args            string   // CNI_ARGS
-	keys            []string // of the configuration, beside or in place of what every one has
+	keys            []string // of the configuration, beside or in place of the keys that every configuration has
 	path            string   // of the plugin; "": the one that was built
 }
 
@@ -55,7 +55,7 @@ func (n *node) begin(c call) *run {
 	r.cmd.Stdin, r.stdin = from, to
 	must(n.t, r.cmd.Start())
 	from.Close()
-	fmt.Fprint(to, " ") // which JSON allows
+	fmt.Fprint(to, " ") // JSON allows a blank there
 	nettest.Eventually(n.t, "the plugin to read", func() bool {
 		left, err := unix.IoctlGetInt(int(to.Fd()), unix.TIOCINQ)
 		return err == nil && left == 0
@@ -84,7 +84,7 @@ func (r *run) asks() {
 	})
 }
 
-// end waits for the plugin to end. Its failure is an *api.Error.
+// end waits for the plugin to end. If the plugin fails, the error is an *api.Error.
 func (r *run) end() ([]byte, error) {
 	err := r.cmd.Wait()
 	if err == nil {
@@ -106,7 +106,7 @@ type attached struct {
 	netip.Addr        // the first address
 	host       string // host veth
 	result     string
-	pod        *ns.Netns // nil if the test knows it otherwise
+	pod        *ns.Netns // nil if the test knows the pod otherwise
 }
 
 // prevResult is the key of a configuration that has an ADD's result.
@@ -161,7 +161,7 @@ func (n *node) collect(valid ...string) {
 	}
 }
 
-// validKey is the key of a GC's configuration that names who is valid.
+// validKey is the key of a GC's configuration that names the valid containers.
 func validKey(containers ...string) string {
 	valid := []string{}
 	for _, c := range containers {

@@ -65,7 +65,7 @@ func issues(text string) []string {
 	return all
 }
 
-// comments are those above the tests of a file, by the tests' names.
+// comments returns the comments above the tests of a file, by the tests' names.
 func comments(t *testing.T, path string) map[string]string {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments|parser.SkipObjectResolution)

@@ -57,7 +57,8 @@ func TestHostileNames(t *testing.T) {
 }
 
 // CVE-2020-10749: pods sent router advertisements, and the node took its routes
-// from them. Here the node does not listen, also where its default is to.
+// from them. Here the node does not listen to pods' advertisements, also where
+// its default is to listen.
 func TestRogueRouterAdvertisement(t *testing.T) {
 	nettest.Need(t)
 	byDefault := func(value string) {
@@ -83,8 +84,8 @@ func TestRogueRouterAdvertisement(t *testing.T) {
 		t.Errorf("the node has taken a route from its pod:\n%s", routes())
 	}
 
-	// A node that listens, without a table and without an agent that puts it back, shows that
-	// the advertisement is a good one.
+	// A node that listens, without a table and without an agent that puts the table back, shows
+	// that the advertisement is a good one.
 	n.Crash()
 	nettest.Run(t, nil, "nft flush ruleset")
 	must(t, os.WriteFile("/proc/sys/net/ipv6/conf/"+got.host+"/accept_ra", []byte("2"), 0))
@@ -111,7 +112,8 @@ func TestNoAbstractSocket(t *testing.T) {
 }
 
 // CVE-2024-25621, CVE-2022-29178: folders and sockets were open to other users,
-// which means root for them. Here all of it is root's alone, whatever the umask.
+// who thereby became root. Here folders, files and sockets are root's alone,
+// whatever the umask.
 func TestFilesAreRootsAlone(t *testing.T) {
 	defer unix.Umask(unix.Umask(0))
 	n := newNode(t, plain)
@@ -135,7 +137,7 @@ func TestFilesAreRootsAlone(t *testing.T) {
 	if err != nil || len(locks) == 0 {
 		t.Errorf("locks of agents: %q, %v", locks, err)
 	}
-	for _, lock := range locks { // who can open it can keep an agent from starting
+	for _, lock := range locks { // who can open a lock can keep an agent from starting
 		if info, err := os.Stat(lock); err != nil || info.Mode() != 0o600 {
 			t.Errorf("%s: %v %v", lock, info.Mode(), err)
 		}
@@ -171,7 +173,7 @@ func TestDeletedStaysCutWithoutAnAgent(t *testing.T) {
 	table := look(t).Only("nft")
 	heard := answer(t, nil, "192.0.2.1")
 	looked := 0
-	for try := 0; looked == 0 && try < 10; try++ { // all may be gone before the agent is killed
+	for try := 0; looked == 0 && try < 10; try++ { // all links may be gone before the agent is killed
 		pods := n.burst(40)
 		for _, p := range pods {
 			dial(t, p.pod, "192.0.2.1").wantAnswer()

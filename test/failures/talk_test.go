@@ -9,8 +9,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// answer answers packets to port 53 of an address of a pod, or of the node (nil), and tells the
-// packets' sources.
+// answer answers packets to port 53 of an address of a pod, or of the node (nil), and sends the
+// packets' sources to heard.
 func answer(t *testing.T, at *ns.Netns, addr string) (heard chan string) {
 	t.Helper()
 	heard = make(chan string, 1000)
@@ -37,7 +37,7 @@ func answer(t *testing.T, at *ns.Netns, addr string) (heard chan string) {
 	return heard
 }
 
-// drain returns what has been heard since it was last called.
+// drain returns what has been heard since drain was last called.
 func drain(heard chan string) (all []string) {
 	for len(heard) > 0 {
 		all = append(all, <-heard)
@@ -63,7 +63,7 @@ func dial(t *testing.T, from *ns.Netns, addr string) flow {
 	return c
 }
 
-// send sends some packets; that nobody may be there is no error.
+// send sends some packets. It is no error if nobody is there.
 func (c flow) send() {
 	for range 5 {
 		_, _ = c.Write([]byte("?"))

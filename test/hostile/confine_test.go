@@ -16,16 +16,17 @@ import (
 // systemd's filters, of deploy/berthd.service.
 const confined = "berthd"
 
-// How confine is told what to do.
+// The environment variables that tell confine what to do.
 const (
 	envReal         = "HOSTILE_BERTHD"       // the program to become
-	envCapabilities = "HOSTILE_CAPABILITIES" // numbers of the capabilities that it keeps
-	envCalls        = "HOSTILE_CALLS"        // numbers of the system calls that it may make
-	envFamilies     = "HOSTILE_FAMILIES"     // and of the families of its sockets
-	envDenials      = "HOSTILE_DENIALS"      // what it may not say in calls that it may make, each as denial.String
+	envCapabilities = "HOSTILE_CAPABILITIES" // numbers of the capabilities that berthd keeps
+	envCalls        = "HOSTILE_CALLS"        // numbers of the system calls that berthd may make
+	envFamilies     = "HOSTILE_FAMILIES"     // numbers of the address families that berthd's sockets may have
+	envDenials      = "HOSTILE_DENIALS"      // what berthd may not pass in calls that it may make, each as denial.String
 )
 
-// denial is what a system call may not have in one of its arguments: all of some bits, or any.
+// denial is what a system call may not have in one of its arguments: all of the bits together or, if
+// any is set, a single one of them.
 type denial struct {
 	call, arg int
 	bits      uint32
@@ -34,9 +35,9 @@ type denial struct {
 
 func (d denial) String() string { return fmt.Sprintf("%d:%d:%d:%t", d.call, d.arg, d.bits, d.any) }
 
-// confine becomes the real berthd, with those capabilities alone, and under a filter (seccomp(2))
-// by which what is not allowed ends it with SIGSYS, of which Go's runtime tells. It returns only
-// if that fails.
+// confine becomes the real berthd, with the capabilities of envCapabilities alone, and under a filter
+// (seccomp(2)). A call that the filter does not allow ends berthd with SIGSYS, and Go's runtime tells
+// of that. confine returns only if it fails.
 func confine() error {
 	runtime.LockOSThread()
 	unix.Umask(0o077)
@@ -68,7 +69,7 @@ func confine() error {
 			return fmt.Errorf("%s: %w", envDenials, err)
 		}
 		add(load, 0, 0, 0)                  // seccomp_data.nr
-		add(equal, uint32(d.call), 0, 4)    // or on to what comes next
+		add(equal, uint32(d.call), 0, 4)    // otherwise on to what comes behind this denial
 		add(load, uint32(16+8*d.arg), 0, 0) // seccomp_data.args, its low half
 		add(unix.BPF_ALU|unix.BPF_AND|unix.BPF_K, d.bits, 0, 0)
 		if d.any {
@@ -80,7 +81,7 @@ func confine() error {
 	}
 	add(load, 0, 0, 0) // seccomp_data.nr
 	add(equal, unix.SYS_CLONE3, 0, 1)
-	add(verdict, unix.SECCOMP_RET_ERRNO|uint32(unix.ENOSYS), 0, 0) // as systemd does: its flags are in memory
+	add(verdict, unix.SECCOMP_RET_ERRNO|uint32(unix.ENOSYS), 0, 0) // as systemd does: the flags of clone3 are in memory
 	if err := list(envCalls, func(n uint32) {
 		if n != unix.SYS_SOCKET {
 			add(equal, n, 0, 1)
@@ -109,8 +110,8 @@ func confine() error {
 	return fmt.Errorf("becoming %s: %w", own, syscall.Exec(own, os.Args, os.Environ()))
 }
 
-// keepCapabilities takes all but the unit's capabilities out of the thread's bounding set. What the
-// thread becomes then has the rest alone, because it is root's (capabilities(7)).
+// keepCapabilities takes all but the unit's capabilities out of the thread's bounding set. The program
+// that the thread becomes then has only the unit's capabilities, because it is root's (capabilities(7)).
 func keepCapabilities() error {
 	keep := map[uintptr]bool{}
 	for word := range strings.FieldsSeq(os.Getenv(envCapabilities)) {
@@ -124,7 +125,7 @@ func keepCapabilities() error {
 		if keep[n] {
 			continue
 		}
-		if err := unix.Prctl(unix.PR_CAPBSET_DROP, n, 0, 0, 0); err != nil && err != unix.EINVAL { // a kernel that does not know it
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, n, 0, 0, 0); err != nil && err != unix.EINVAL { // EINVAL: the kernel does not know the capability
 			return fmt.Errorf("dropping capability %d: %w", n, err)
 		}
 	}

@@ -54,7 +54,7 @@ func TestConnectionsOfOnePodAreLimited(t *testing.T) {
 			}
 			say(from, to, syn, 1, 0)
 			say(to, from, syn|ack, 1, 2)
-			say(from, to, ack, 2, 2) // or the kernel gives it up for others
+			say(from, to, ack, 2, 2) // otherwise the kernel gives the connection up for others
 			say(from, to, fin|ack, 2, 2)
 			say(to, from, fin|ack, 2, 3)
 			say(from, to, ack, 3, 3)
@@ -79,7 +79,7 @@ func TestConnectionsOfOnePodAreLimited(t *testing.T) {
 			for i := range most + 1000 {
 				c.open(a, w, i)
 			}
-			last := -1 // those on their way come through
+			last := -1 // packets on their way come through
 			nettest.Eventually(t, "the table to rest", func() bool {
 				now := tracked(t)
 				rests := now == last
@@ -166,8 +166,8 @@ func TestClosedConnectionsOfOnePodAreTrimmed(t *testing.T) {
 }
 
 // A machine of the LAN opens TCP connections to a pod without end, and the pod answers, so that
-// the kernel keeps them for days. Nobody counts them. When the table is three quarters full the
-// agent deletes what is too much: another pod and the node can open connections, and DEL is
+// the kernel keeps them for days. No share counts these connections. When the table is three quarters
+// full the agent deletes what is too much: another pod and the node can open connections, and DEL is
 // short.
 func TestConnectionsFromOutsideAreTrimmed(t *testing.T) {
 	most := kernelInt(t, "net/netfilter/nf_conntrack_max")
@@ -200,7 +200,7 @@ func TestConnectionsFromOutsideAreTrimmed(t *testing.T) {
 	for fullest, end := 0, time.Now().Add(4*time.Minute); ; {
 		now := tracked(t)
 		if fullest = max(fullest, now); fullest >= most*3/4 && now < most/2 {
-			break // the agent has seen it
+			break // the agent has seen the table
 		}
 		if time.Now().After(end) {
 			t.Fatalf("of %d entries there are %d, and have been %d", most, now, fullest)
@@ -219,9 +219,9 @@ func TestConnectionsFromOutsideAreTrimmed(t *testing.T) {
 	n.wantGone()
 }
 
-// A pod opens its share of connections and deletes its end, which deletes the node's. The agent
-// makes the link again. The pod opens another share of connections, and repeats that. It still
-// has one share in all.
+// A pod opens its share of connections and deletes its end of the link, which deletes the node's end.
+// The agent makes the link again. The pod opens another share of connections, and does all that again.
+// The pod still has one share in all.
 func TestShareOutlivesItsLink(t *testing.T) {
 	n := newNode(t, "connections: 2048\n"+plain)
 	a := n.add("a")
@@ -245,7 +245,7 @@ func TestShareOutlivesItsLink(t *testing.T) {
 
 // A pod opens connections from all its ports to one address and port outside, a name
 // server say. They all leave with the node's address, which has a port for each, and no
-// more than 65536 for one destination. Another pod and the node still reach it.
+// more than 65536 for one destination. Another pod and the node still reach this address and port.
 func TestPortsOfOnePodAreLimited(t *testing.T) {
 	n := newNode(t, plain)
 	a, b := n.add("a"), n.add("b")

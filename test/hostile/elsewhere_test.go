@@ -11,7 +11,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// uplinkWire sends from the machine beyond the node; frame is for the node's end.
+// uplinkWire returns send, which sends a packet from the machine beyond the node to the node's end of
+// their link.
 func (n *node) uplinkWire(t *testing.T) (send func(packet []byte)) {
 	t.Helper()
 	w := openWire(t, n.lan, false)
@@ -35,7 +36,7 @@ func begun(t *testing.T, by netip.Addr) (n int) {
 	return n
 }
 
-// family is an address's.
+// family returns an address's family.
 func family(of netip.Addr) netlink.InetFamily {
 	if of.Is6() {
 		return unix.AF_INET6
@@ -68,7 +69,7 @@ func TestNobodySendsInAPodsNameFromElsewhere(t *testing.T) {
 			send(udpPacket(way.own, b.own(way.own), 1000, 1000, "true"))
 			return truths() > before
 		})
-		for port := uint16(1); port <= 20; port++ { // each answer would keep its entry
+		for port := uint16(1); port <= 20; port++ { // each answer would keep an entry alive
 			if way.to == b.own(way.own) {
 				wb.send(ether(b.mac, wb.mac, udpPacket(way.to, way.name, port, 1000+port, "answer")))
 			}
@@ -83,9 +84,9 @@ func TestNobodySendsInAPodsNameFromElsewhere(t *testing.T) {
 	}
 }
 
-// A machine of the LAN sends errors in a pod's name about its own connection with another pod,
-// which connection tracking takes for a part of that. The other pod does not hear these errors.
-// It hears the same errors if the machine sends them in its own name.
+// A machine of the LAN has a connection with a pod, and sends errors about that connection in another
+// pod's name, which connection tracking takes for a part of the connection. The first pod does not hear these
+// errors. It hears the same errors if the machine sends them in the machine's own name.
 func TestErrorsInAPodsNameFromElsewhere(t *testing.T) {
 	n := newNode(t, plain)
 	for _, link := range []string{"all", "up0"} {
@@ -116,7 +117,7 @@ func TestErrorsInAPodsNameFromElsewhere(t *testing.T) {
 	}
 }
 
-// own is the pod's address of the same family as another address.
+// own returns the pod's address of the same family as another address.
 func (p *pod) own(as netip.Addr) netip.Addr {
 	if as.Is6() {
 		return p.ip6
@@ -125,8 +126,8 @@ func (p *pod) own(as netip.Addr) netip.Addr {
 }
 
 // A machine of the LAN sends a pod what looks as if the metadata service had begun to speak
-// to it, for the pod to answer: by UDP, and by TCP as if both had begun at once. Nothing of
-// the pod's goes to the metadata service.
+// to it, for the pod to answer: by UDP, and by TCP as if pod and service had begun at once.
+// Nothing of the pod's goes to the metadata service.
 func TestMetadataDoesNotBegin(t *testing.T) {
 	n := newNode(t, plain)
 	a := n.add("a")
@@ -161,14 +162,14 @@ func TestMetadataDoesNotBegin(t *testing.T) {
 	}
 }
 
-// Somebody flushes all tables while no agent runs, and a pod sends in another's name to a third
-// one, which answers and goes on answering. When the agent is back, the node tracks none of
-// these connections in the other's name.
+// Somebody flushes all tables while no agent runs, and a pod sends in another pod's name to a third
+// pod, which answers and goes on answering. When the agent is back, the node tracks none of
+// these connections in the other pod's name.
 func TestLiesAreNotKeptInTheVictimsName(t *testing.T) {
 	n := newNode(t, plain)
 	a, b, v := n.add("a"), n.add("b"), n.add("v")
 	w, wb := a.wire(t), b.wire(t)
-	for _, p := range []*pod{b, v} { // what is forged is answered by the test alone
+	for _, p := range []*pod{b, v} { // only the test answers what is forged
 		nettest.Run(t, p.at, "nft add table inet mute")
 		nettest.Run(t, p.at, "nft add chain inet mute in { type filter hook input priority 0 ; policy accept ; }")
 		nettest.Run(t, p.at, "nft add rule inet mute in udp dport 1-65535 drop")

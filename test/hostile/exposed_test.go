@@ -15,8 +15,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// firewall is what many a node loads at its start: others' tables are in its way, and
-// it asks for connections' states, so that connections are tracked.
+// firewall is what many a node loads at its start. The script flushes all other tables, and
+// asks for connections' states, so that the kernel tracks connections.
 const firewall = `flush ruleset
 table inet firewall {
 	chain forward {
@@ -27,9 +27,9 @@ table inet firewall {
 `
 
 // Somebody loads a firewall that flushes all tables, and pods send before the agent has
-// restored its own: it hangs, or does not run. The kernel tracks their connections with their
-// own addresses. Once the table is back, no packet leaves with a pod's own address. The
-// connections that began meanwhile go on behind the node's address.
+// restored its own table: the agent hangs, or does not run. The kernel tracks the pods' connections
+// with the pods' own addresses. Once the table is back, no packet leaves with a pod's own address.
+// The connections that began meanwhile go on behind the node's address.
 func TestFlushedMasqueradeExposesNobodyForLong(t *testing.T) {
 	for name, away := range map[string]func(*node) (back func()){
 		"hangs": (*node).hang,
@@ -81,8 +81,8 @@ func TestTableAwayAndBackExposesNobodyForLong(t *testing.T) {
 	}
 }
 
-// exposesNobodyForLong has a pod send while the rules are away, until its own addresses
-// are seen outside, and wants them to be hidden once the rules are back.
+// exposesNobodyForLong has a pod send while the rules are away, until the machine outside sees the
+// pod's own addresses, and wants these addresses to be hidden once the rules are back.
 func exposesNobodyForLong(t *testing.T, away func(*node) (back func())) {
 	n := newNode(t, plain)
 	a := n.add("a")
@@ -110,10 +110,10 @@ func exposesNobodyForLong(t *testing.T, away func(*node) (back func())) {
 }
 
 // A pod asks for a cloud's credentials without end, until a moment comes in which somebody has
-// flushed all tables, or taken the pod's link out of the group that the table's rules are for,
-// its name in the same message. Its connection does not outlive that moment. If somebody has
-// made the link a bridge's port, the pod always asks in vain: its packets do not come by the
-// link to which its address is routed.
+// flushed all tables, or taken the pod's link out of the group that the table's rules are for, in one
+// case with a new name in the same message. The pod's connection does not outlive that moment. If
+// somebody has made the link a bridge's port, the pod always asks in vain: its packets do not come by
+// the link to which its address is routed.
 func TestMetadataIsOutOfReachAgain(t *testing.T) {
 	for name, open := range map[string]func(n *node, a *pod){
 		"flushed":     func(*node, *pod) { nft(t, firewall) },
@@ -147,9 +147,10 @@ func TestMetadataIsOutOfReachAgain(t *testing.T) {
 	}
 }
 
-// The same while no agent runs. The agent that starts has much else to mend: the pod's next
-// packet begins its connection anew before the pod's link is where the rules are for it. The
-// connection does not outlive that either.
+// Somebody takes the pod's link out of the rules' group while no agent runs, and the pod asks for a
+// cloud's credentials. The agent that starts has much else to mend, so that the pod's next packet
+// begins the connection anew before the link is back in the group. The connection does not outlive
+// the agent's start either.
 func TestMetadataIsOutOfReachAfterStart(t *testing.T) {
 	n := newNode(t, plain)
 	a := n.add("a")
@@ -167,7 +168,7 @@ func TestMetadataIsOutOfReachAfterStart(t *testing.T) {
 	nettest.Eventually(t, "an answer, while no rule is there", func() bool { return answered(asks) })
 	ended := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
-	go func() { // without end
+	go func() { // the pod asks without end
 		defer close(ended)
 		pause := time.NewTicker(50 * time.Microsecond)
 		defer pause.Stop()
@@ -262,9 +263,9 @@ func answered(c net.Conn) bool {
 }
 
 // Somebody loads a firewall that flushes all tables, while the agent hangs, and a pod makes the
-// most of that time: it sends, and forges the answers, so that its connections look as if
-// somebody answered them; and it forges connections from the metadata service to itself, to be
-// answered later. Once the table is back, no packet of these connections leaves with the pod's
+// most of that time: the pod sends, and forges the answers, so that its connections look as if
+// somebody answered them. The pod also forges connections from the metadata service to itself, to
+// answer them later. Once the table is back, no packet of these connections leaves with the pod's
 // address, and none goes to the metadata service.
 func TestForgedAnswersDoNotOutliveFlush(t *testing.T) {
 	n := newNode(t, plain)

@@ -17,7 +17,7 @@ const floodPort = 7
 
 // flood is a pod that sends without end, each packet with its number.
 type flood struct {
-	src   netip.Addr // that it claims to be
+	src   netip.Addr // the source that the packets name
 	begun atomic.Uint64
 	stop  func()
 }

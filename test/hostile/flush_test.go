@@ -50,7 +50,7 @@ func TestNothingIsHeardAfterDel(t *testing.T) {
 					for c.flush && isUp(t, p.host) {
 						time.Sleep(time.Millisecond)
 					}
-					marks[i] = floods[i].begun.Load() + 1 // one may be on its way
+					marks[i] = floods[i].begun.Load() + 1 // one packet may be on its way
 				})
 			}
 			dels.Wait()
@@ -76,7 +76,7 @@ func TestCutNeedsNoTable(t *testing.T) {
 	n := newNode(t, "cooldown: 1ms\n"+plain)
 	v := n.add("v")
 	var down []*pod
-	for try := 0; len(down) == 0 && try < 5; try++ { // none may have had to wait
+	for try := 0; len(down) == 0 && try < 5; try++ { // perhaps no link had to wait
 		dying := n.adds("p", 96)
 		stop := n.churn() // so that links wait
 		down = n.freezeAtDown(dying)
@@ -102,8 +102,8 @@ func TestCutNeedsNoTable(t *testing.T) {
 	n.wantGone()
 }
 
-// freezeAtDown has pods deleted, and freezes the agent as soon as links of some are
-// down, but not gone, which it returns; none: all were gone at once.
+// freezeAtDown has pods deleted, and freezes the agent as soon as links of some pods are
+// down, but not gone. freezeAtDown returns these pods; none if all links were gone at once.
 func (n *node) freezeAtDown(pods []*pod) []*pod {
 	n.t.Helper()
 	updates, done := make(chan netlink.LinkUpdate, 4096), make(chan struct{})
@@ -166,17 +166,17 @@ func (n *node) deleteAll(letter string) {
 	dels.Wait()
 }
 
-// churn attaches and detaches a pod again and again, until stop. Releases let it go
-// first.
+// churn attaches and detaches a pod again and again, until somebody calls stop. Releases let these
+// verbs go first.
 func (n *node) churn() (stop func()) {
 	netns := nettest.Pod(n.t).Ref().Path
 	return nettest.Again(func() {
-		_, _ = n.Exec("ADD", "churn", netns) // or the agent is frozen
+		_, _ = n.Exec("ADD", "churn", netns) // it fails if the agent is frozen
 		_, _ = n.Exec("DEL", "churn", netns)
 	})
 }
 
-// down returns those of some pods whose links are there, and down.
+// down returns those of the pods whose links are there, and down.
 func (n *node) down(pods []*pod) []*pod {
 	var down []*pod
 	for _, p := range pods {
@@ -198,7 +198,7 @@ func TestTableIsRestored(t *testing.T) {
 	st, err := n.API.Status(t.Context(), "")
 	must(t, err)
 	table := "inet berth-" + st.Instance
-	rules := func() string { // but for whose connections are counted, which chance decides
+	rules := func() string { // without the elements that say whose connections are counted, which chance decides
 		lines := strings.SplitAfter(nettest.Snapshot(t, nil).Only("nft").String(), "\n")
 		return strings.Join(slices.DeleteFunc(lines, func(l string) bool { return strings.Contains(l, " set counted element ") }), "")
 	}

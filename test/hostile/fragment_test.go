@@ -14,7 +14,7 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// A pod sends the end of a datagram with another pod's address before that one sends its own:
+// A pod sends the end of a datagram with another pod's address before the other pod sends its own end:
 // the node puts fragments together by the source that they name, whatever link they came by.
 // The other pod's peer hears no part of the forged fragment, and the fragment takes none of the
 // node's room for fragments.
@@ -89,7 +89,7 @@ func TestFragmentsFromLanAreNotPutTogether(t *testing.T) {
 }
 
 // A pod that goes has sent the end of a datagram and nothing else of it, which the kernel
-// keeps. The next pod with its address sends the beginning of one: a third pod hears no part of
+// keeps. The next pod with its address sends the beginning of a datagram: a third pod hears no part of
 // the dead pod's fragment. Kernels keep fragments for a second here, and for less than the
 // default cooldown elsewhere.
 func TestFragmentsOfTheDeadAreNotPutTogether(t *testing.T) {
@@ -138,8 +138,8 @@ func TestFragmentsOfTheDeadAreNotPutTogether(t *testing.T) {
 func (p *pod) addr4() netip.Addr { return p.ip4 }
 func (p *pod) addr6() netip.Addr { return p.ip6 }
 
-// datagrams hears the first datagram that comes to an address of the pod's. Nobody listens
-// there any more when it is told.
+// datagrams hears the first datagram that comes to an address of the pod's, and sends the datagram's
+// text to the channel. By then nobody listens at the address any more.
 func (p *pod) datagrams(t *testing.T, at netip.Addr) <-chan string {
 	t.Helper()
 	var conn *net.UDPConn
@@ -152,7 +152,7 @@ func (p *pod) datagrams(t *testing.T, at netip.Addr) <-chan string {
 	go func() {
 		buf := make([]byte, 256)
 		n, _, err := conn.ReadFromUDPAddrPort(buf)
-		conn.Close() // first: who has heard may listen at that address again
+		conn.Close() // before the channel gets the text: the receiver may listen at that address again
 		if err != nil {
 			heard <- err.Error()
 			return

@@ -8,8 +8,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// A pod dies while a program of the node has something to say to it by TCP. The kernel would go
-// on sending it for a quarter of an hour, and the address rests only for a minute. The program
+// A pod dies while a program of the node has something to say to the pod by TCP. The kernel would go
+// on sending that for a quarter of an hour, and the address rests only for a minute. The program
 // is told that the connection is over, and the address's next owner hears nothing.
 func TestHeirHearsNothingForTheDead(t *testing.T) {
 	n := newNode(t, "cooldown: 2s\n"+plain+"- {name: one, cidrs: [10.99.0.7/32]}\n")

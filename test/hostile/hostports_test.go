@@ -64,9 +64,9 @@ func given(t *testing.T, own netip.Addr, proto byte, to uint16) map[uint16]bool 
 	return ports
 }
 
-// A pod sends to a machine outside from many ports. Masquerade gives the pod many ports of the node,
-// a tenth of which are host ports of another pod's, for all addresses of the node or for one; none
-// of these is among them.
+// A pod sends to a machine outside from many ports, and masquerade gives the pod many ports of the
+// node. A tenth of masquerade's ports are host ports of another pod, for all addresses of the node or
+// for one. The sending pod gets none of these host ports.
 func TestHostPortsAreNotShadowed(t *testing.T) {
 	n := newNode(t, fewPorts)
 	const first, hostPorts, many = 20000, 100, 200
@@ -92,7 +92,7 @@ func TestHostPortsAreNotShadowed(t *testing.T) {
 		for _, proto := range []byte{udp, tcp} {
 			from := uint16(1024)
 			nettest.Eventually(t, "the pod to have many ports", func() bool {
-				for range 50 { // the kernel draws anew for each
+				for range 50 { // the kernel draws a port anew for each packet
 					if proto == udp {
 						w.send(ether(evil.mac, w.mac, udpPacket(as.own, as.to, from, to, "hear me")))
 					} else {
@@ -161,8 +161,8 @@ func TestHostPortsHaveNoFormerShadows(t *testing.T) {
 	}
 }
 
-// A pod asks for more host ports than masquerade can do without. It is refused; a pod that asks for a quarter
-// of masquerade's ports is not.
+// The agent refuses a pod that asks for more host ports than masquerade can do without. A pod that asks
+// for a quarter of masquerade's ports gets them.
 func TestHostPortsLeaveMasquerade(t *testing.T) {
 	n := newNode(t, fewPorts)
 	ports := func(n int) (list string) {
@@ -179,7 +179,7 @@ func TestHostPortsLeaveMasquerade(t *testing.T) {
 }
 
 // A pod with a UDP host port comes, to which a machine outside has sent before. The agent deletes
-// that flow to the node, and leaves those between other pods as they are: a deleted flow begins
+// that flow to the node, and leaves flows between other pods as they are: a deleted flow begins
 // anew with the pod that sends next, and counts for that pod.
 func TestHostPortsLeaveOthersFlows(t *testing.T) {
 	n := newNode(t, plain)

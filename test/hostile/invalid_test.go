@@ -11,15 +11,15 @@ import (
 
 // untracked6 are the kinds of ICMPv6 messages that connection tracking leaves alone:
 // reports of multicast groups, router and neighbour messages (RFC 3810, RFC 4861), and
-// those of multicast routers (RFC 4286).
+// messages of multicast routers (RFC 4286).
 var untracked6 = []byte{130, 131, 132, 133, 134, 135, 136, 143, 151, 152}
 
 // A pod sends what connection tracking calls invalid, and so does not translate: segments of no
 // connection, impossible flags, a wrong checksum, errors about packets that nobody sent, an
 // answer that nobody asked for. Nothing leaves the node with the pod's own address, in either
-// family; what is valid leaves with the node's (t2.sh). Nor do packets that the kernel does not
-// track at all: messages between neighbours and about multicast groups, sent to somebody far
-// away, also behind another header.
+// family; what is valid leaves with the node's address (t2.sh). Packets that the kernel does not
+// track at all do not leave with the pod's address either: messages between neighbours and about
+// multicast groups, sent to somebody far away, also behind another header.
 func TestInvalidStaysInside(t *testing.T) {
 	n := newNode(t, plain)
 	a := n.add("a")
@@ -54,7 +54,7 @@ func TestInvalidStaysInside(t *testing.T) {
 	}
 	valid := func(s seen) bool { return s.src == node4 && s.dst == far4 && s.proto == udp }
 	valid6 := func(s seen) bool { return s.src == node6 && s.dst == lan6 && s.proto == udp }
-	nettest.Eventually(t, "what is valid", func() bool { // after it on the same wire
+	nettest.Eventually(t, "what is valid", func() bool { // after the invalid packets on the same wire
 		w.send(ether(a.mac, w.mac, udpPacket(a.ip4, far4, 1000, 53, "hello")))
 		w.send(ether(a.mac, w.mac, udpPacket(a.ip6, lan6, 1000, 53, "hello")))
 		return heard.count(valid) > 0 && heard.count(valid6) > 0
@@ -64,8 +64,8 @@ func TestInvalidStaysInside(t *testing.T) {
 	}
 }
 
-// The node talks to somebody outside, and to its cloud's metadata service; a pod sends them
-// errors about that, which connection tracking takes for a part of the node's connections. None
+// The node talks to somebody outside, and to its cloud's metadata service. A pod sends both of them
+// errors about that talk, which connection tracking takes for a part of the node's connections. None
 // of these errors leaves the node with the pod's address, and no packet of the pod goes to the
 // metadata service. Errors about the pod's own connections leave with the node's address.
 func TestErrorsAboutOthersConnectionsStayInside(t *testing.T) {
@@ -74,8 +74,8 @@ func TestErrorsAboutOthersConnectionsStayInside(t *testing.T) {
 	metadata := netip.MustParseAddr("169.254.169.254")
 	nettest.Run(t, n.lan, "ip addr add 169.254.169.254/32 dev lo")
 	w, heard := a.wire(t), listen(t, n.lan)
-	// lies sends errors about an answer, as if the answer had come from there to a port of the
-	// asking program.
+	// lies sends errors about an answer, as if the answer had come from the address `there` to a port
+	// of the asking program.
 	lies := func(src, there, asker netip.Addr, port uint16) {
 		answer := slices.Concat(make([]byte, 4), udpPacket(there, asker, 5000, port, "hello"))
 		for range 3 {

@@ -13,8 +13,8 @@ import (
 
 // Somebody has given the node's end of a pod's link a link-local address, and has
 // all links accept router advertisements: a network manager, a line in sysctl.conf.
-// The pod asks for routers in the names of many, and says that it is one. The node
-// learns none of them, and no route.
+// The pod asks for routers in the names of many neighbours, and says that it is a router.
+// The node learns none of these neighbours, and no route.
 func TestLinkLocalIsNotHeard(t *testing.T) {
 	n := newNode(t, plain)
 	a := n.add("a")

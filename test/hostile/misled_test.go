@@ -31,7 +31,7 @@ func overhears(t *testing.T, at *ns.Netns, heard func(packet []byte)) {
 }
 
 // A pod does not answer a probe's echo, and sends the same echo to an address where Berth's rules
-// drop it. It also sends TCP segments there, from the port of the other pod's probe. It does the
+// drop it. The pod also sends TCP segments there, from the port of the other pod's probe. The pod does the
 // same with answers, also in the name of the machine that should answer. The probe names no rule,
 // because no rule has dropped a packet of the probe's own.
 func TestProbeIsNotMisled(t *testing.T) {

@@ -60,7 +60,7 @@ func (s *segments) heard(flags byte) (from, to uint16, seq uint32, options []byt
 	}
 }
 
-// keyIn is the node's key in the options of a SYN|ACK; nil: it speaks no MPTCP.
+// keyIn is the node's key in the options of a SYN|ACK; nil: the node speaks no MPTCP.
 func keyIn(options []byte) []byte {
 	for len(options) > 1 && options[0] != 0 {
 		size := 1
@@ -115,7 +115,7 @@ func TestProgramIsToldOfForcedMultipath(t *testing.T) {
 					s.send(honest, port, ack, 101, seq+1, nil) // behind the other's on the same wire
 				} else if key := keyIn(options); key != nil || way.options == nil {
 					if key == nil {
-						key = []byte{8, 7, 6, 5, 4, 3, 2, 1} // the cookie does not say which
+						key = []byte{8, 7, 6, 5, 4, 3, 2, 1} // the cookie does not say which key
 					}
 					s.send(forced, port, ack, 101, seq+1, slices.Concat([]byte{30, 20, 0x01, 0x01}, podKey, key))
 				} else {

@@ -38,8 +38,8 @@ var must = nettest.Must
 // because it notices a change.
 const plain = "sweepInterval: 1h\npools:\n- {name: default, cidrs: [10.88.0.0/20, 'fd00:88::/64']}\n"
 
-// Addresses of the node, of the machine that its default route leads to, and one
-// that lies behind that machine.
+// Addresses of the node, of the machine that its default route leads to, and an
+// address that lies behind that machine.
 var (
 	node4 = netip.MustParseAddr("192.0.2.1")
 	node6 = netip.MustParseAddr("2001:db8::1")
@@ -57,7 +57,7 @@ type node struct {
 }
 
 // newNode starts an agent on a node with an uplink. What is left when the test
-// ends does not reach the next test, whatever has failed in this one.
+// ends does not reach the next test, whatever has failed in this test.
 func newNode(t *testing.T, config string) *node {
 	t.Helper()
 	nettest.Need(t)
@@ -72,16 +72,16 @@ func newNodeOf(t *testing.T, bin, config string) *node {
 	t.Cleanup(func() { sweepUp(t) })
 	n.Node = programs.RunNode(t, n.bin, config)
 	t.Cleanup(func() {
-		if t.Failed() { // it may be stuck
+		if t.Failed() { // the agent may be stuck
 			_ = n.Kill()
 		}
 	})
 	return n
 }
 
-// uplink gives the node addresses and a default route, and makes the machine that
-// it leads to. That machine has routes to the pods: it can tell traffic with a
-// pod's address from traffic that is masqueraded.
+// uplink gives the node addresses and a default route, and makes the machine to
+// which the route leads. That machine has routes to the pods: it can tell traffic
+// with a pod's address from traffic that is masqueraded.
 func uplink(t *testing.T) *ns.Netns {
 	t.Helper()
 	lan := nettest.Node(t)
@@ -163,7 +163,7 @@ func signal(s unix.Signal) func(*node) {
 	}
 }
 
-// hang has the agent hang until it goes on.
+// hang has the agent hang until somebody calls goOn.
 func (n *node) hang() (goOn func()) {
 	n.t.Helper()
 	must(n.t, n.Freeze())

@@ -23,7 +23,7 @@ func lastHop(frame []byte) []byte {
 	return frame
 }
 
-// served is a TCP server in a pod that keeps what is opened to it.
+// served starts a TCP server in a pod, which keeps the connections that others open to it.
 func served(t *testing.T, p *pod) (at netip.AddrPort, conns chan net.Conn) {
 	t.Helper()
 	conns = make(chan net.Conn, 100_000)
@@ -90,7 +90,7 @@ func TestOthersConnectionsAreNotOnesOwn(t *testing.T) {
 		resets++
 	}
 	nettest.Eventually(t, "the node to forget them", func() bool {
-		nettest.Run(t, nil, "conntrack -L") // which looks what is over; the kernel itself may take a minute
+		nettest.Run(t, nil, "conntrack -L") // for this list the kernel looks what is over; by itself it may take a minute
 		return tracked(t) < 100
 	})
 	if err := talk(); err != nil {
@@ -105,7 +105,7 @@ func TestOthersConnectionsAreNotOnesOwn(t *testing.T) {
 	}
 	tcpEcho := nettest.Serve(t, n.lan, "tcp4", "192.0.2.2:0")
 	failed := 0
-	for range 200 { // its own, few against its share
+	for range 200 { // the pod's own connections, few against its share
 		if _, err := nettest.Talk(b.at, "tcp4", tcpEcho, oneTry); err != nil {
 			failed++
 			if failed == 1 {
@@ -165,7 +165,7 @@ func rawTap(t *testing.T, w *wire, frames chan<- []byte) {
 	})
 }
 
-// connect opens so many TCP connections of a pod, which stay open until the test ends.
+// connect opens a number of TCP connections of a pod, which stay open until the test ends.
 func connect(t *testing.T, p *pod, to string, many int) (conns []net.Conn) {
 	t.Helper()
 	t.Cleanup(func() {

@@ -89,14 +89,14 @@ func (n *node) check(p *pod) error {
 	return err
 }
 
-// mute has nobody in the pod answer, and end a connection.
+// mute has the pod drop all that comes in, so that nobody in the pod answers and so ends a connection.
 func (p *pod) mute(t *testing.T) {
 	t.Helper()
 	nettest.Run(t, p.at, "nft add table inet mute")
 	nettest.Run(t, p.at, "nft add chain inet mute in { type filter hook input priority 0 ; policy drop ; }")
 }
 
-// linkOf returns the link with that name, or nil.
+// linkOf returns the link with a name; nil if there is none.
 func linkOf(t *testing.T, name string) *netlink.LinkAttrs {
 	t.Helper()
 	link, err := netlink.LinkByName(name)

@@ -17,7 +17,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// dialFrom talks to a Serve by TCP or UDP from a chosen port, and says why not.
+// dialFrom talks, by TCP or UDP from a chosen port, to a server that nettest.Serve has started. It
+// returns why no answer came.
 func dialFrom(at *ns.Netns, network string, to netip.AddrPort, port int) error {
 	f := func() error {
 		d := net.Dialer{Timeout: 2 * time.Second, Control: func(_, _ string, c syscall.RawConn) error {
@@ -41,7 +42,7 @@ func dialFrom(at *ns.Netns, network string, to netip.AddrPort, port int) error {
 			_, err := c.Read(make([]byte, 64))
 			if err == nil || time.Now().After(end) {
 				return err
-			} // what others sent may have left no room for it in the server's queue
+			} // what others sent may have left no room for this packet in the server's queue
 		}
 	}
 	if at == nil {
@@ -52,8 +53,8 @@ func dialFrom(at *ns.Netns, network string, to netip.AddrPort, port int) error {
 
 // A pod opens connections from ports below 1024 to one destination, such as an NFS
 // server: 424 are all that the node's address has between 600 and 1023, and masquerade
-// used to keep what comes from such a port among them (nf_nat_l4proto_unique_tuple).
-// Another pod, and the node itself, whose NFS client takes such a port, reach it too.
+// used to keep what comes from such a port among these ports (nf_nat_l4proto_unique_tuple).
+// Another pod, and the node itself, whose NFS client takes such a port, reach the destination, too.
 func TestLowPortsOfOnePodAreLimited(t *testing.T) {
 	for _, network := range []string{"udp4", "tcp4"} {
 		t.Run(network, func(t *testing.T) {
@@ -97,11 +98,11 @@ func TestLowPortsOfOnePodAreLimited(t *testing.T) {
 	}
 }
 
-// A pod opens flows to one destination, to get the port of a service of the node's towards it. The
-// configuration leaves that port out of masquerade's range, and the pod gets no port outside the
-// range.
+// A pod opens flows to one destination, to get, towards this destination, the port of a service of the
+// node. The configuration leaves that port out of masquerade's range, and the pod gets no port outside
+// the range.
 func TestPortsThatAreLeftOut(t *testing.T) {
-	const first, last, many = 20000, 51819, 500 // WireGuard has the next one
+	const first, last, many = 20000, 51819, 500 // WireGuard has the next port
 	n := newNode(t, fmt.Sprintf("connections: 15000\nmasquerade: {ports: %d-%d}\n", first, last)+plain)
 	a := n.add("a")
 	w, heard := a.wire(t), listen(t, n.lan)
@@ -137,8 +138,8 @@ func TestPortsThatAreLeftOut(t *testing.T) {
 }
 
 // A pod opens TCP connections to one destination and resets them, and sends a packet for each
-// every few seconds, so that the kernel never forgets them. Nobody counts them, and connection
-// tracking has room for four times as many, but each has a port of the node's address. The
+// every few seconds, so that the kernel never forgets them. No share counts these connections, and
+// connection tracking has room for four times as many, but each has a port of the node's address. The
 // agent deletes these entries before another pod or the node finds no free port.
 func TestClosedConnectionsTakeNotAllPorts(t *testing.T) {
 	n := newNode(t, plain)
@@ -201,7 +202,7 @@ func TestClosedConnectionsTakeNotAllPorts(t *testing.T) {
 	for most, end := 0, time.Now().Add(2*time.Minute); ; time.Sleep(time.Second) {
 		now := tracked(t)
 		if most = max(most, now); most > 45000 && now < most-10000 {
-			break // the agent has seen it
+			break // the agent has seen the entries
 		}
 		if time.Now().After(end) {
 			t.Fatalf("%d connections are tracked, and nobody trims them", now)

@@ -79,8 +79,8 @@ func (p *probe) passed(where string) (list []string) {
 	return list
 }
 
-// settled waits until the pod's last packet is through. It sends another packet after it, on
-// the same wire with the pod's own address, and waits for that.
+// settled waits until the pod's last packet is through: settled sends a packet of its own behind that
+// packet, on the same wire with the pod's own address, and waits for its own packet.
 func (p *probe) settled(w *wire, of *pod) {
 	p.t.Helper()
 	last := ether(of.mac, w.mac, packet(of.ip4, node4, marker, make([]byte, 8)))

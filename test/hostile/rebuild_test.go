@@ -14,9 +14,9 @@ import (
 )
 
 // The ledger is lost, and somebody has taken away the routes to pods, or set their links down,
-// while no agent ran. Pods have given their interfaces a victim's addresses, and one that
-// nobody has. `berthd --rebuild-ledger` believes none of it: each pod keeps its addresses. If
-// the node knows no address of a pod, and other pods contradict that pod, it gets none.
+// while no agent ran. Pods have given their interfaces a victim's addresses, and an address that
+// nobody has. `berthd --rebuild-ledger` does not believe these pods: each pod keeps its addresses. If
+// the node knows no address of a pod, and other pods contradict that pod, that pod gets none.
 func TestRebuildBelievesNoPod(t *testing.T) {
 	for how, away := range map[string]func(pods []*pod){
 		"nothing": func([]*pod) {},
@@ -73,7 +73,7 @@ func TestRebuildBelievesNoPod(t *testing.T) {
 					t.Errorf("%s had %v, and has %v\n%s", at.HostVeth, had[at.HostVeth], at.Addresses, out)
 				}
 			}
-			if !strings.HasPrefix(how, "no alias") { // whose links nobody mends (RELIABILITY.md)
+			if !strings.HasPrefix(how, "no alias") { // nobody mends links without an alias (RELIABILITY.md)
 				nettest.Ping(t, pods[5].at, pods[4].ip4)
 				nettest.Ping(t, pods[5].at, pods[4].ip6)
 			}

@@ -14,9 +14,9 @@ import (
 )
 
 // Somebody, such as a udev rule or another CNI plugin, has renamed the host's end of a pod's link
-// just before its DEL, and has maybe taken its alias, too; the agent lives, or is dead and comes
-// back. DEL finds the link: when it is answered the pod reaches nobody, and soon the link is
-// gone, and only then its owner. An audit finds nothing (t19.sh).
+// just before the pod's DEL, and has maybe taken the link's alias, too. The agent lives, or is dead and
+// comes back. DEL finds the link: when DEL is answered the pod reaches nobody. Soon the link is gone,
+// and only then the ledger forgets the link's owner. An audit finds nothing (t19.sh).
 func TestRenamedLinkIsCutAndDeleted(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -58,7 +58,7 @@ func TestRenamedLinkIsCutAndDeleted(t *testing.T) {
 	}
 }
 
-// wantReleased waits until only one pod is left, and the link of a, now called ren0, must be gone.
+// wantReleased waits until only one pod is left. Then the link of a, now called ren0, must be gone.
 func (n *node) wantReleased(a *pod) {
 	n.t.Helper()
 	nettest.Eventually(n.t, "the pod to be gone", func() bool { return len(programs.List(n.t, n.API)) == 1 })
@@ -67,8 +67,9 @@ func (n *node) wantReleased(a *pod) {
 	}
 }
 
-// The same, and the address goes to the next pod. The address belongs to the next pod alone:
-// packets to it reach the next pod, and the deleted pod reaches nobody (t20.sh).
+// Somebody has renamed a pod's link before the pod's DEL, and the address goes to the next pod. The
+// address belongs to the next pod alone: packets to the address reach the next pod, and the deleted
+// pod reaches nobody (t20.sh).
 func TestRenamedLinkDoesNotPoisonTheAddress(t *testing.T) {
 	n := newNode(t, "cooldown: 1ms\nsweepInterval: 1s\npools:\n- {name: default, cidrs: [10.88.0.0/30, 'fd00:88::/126']}\n")
 	pods := n.adds("p", 2)
@@ -101,8 +102,8 @@ func TestRenamedLinkDoesNotPoisonTheAddress(t *testing.T) {
 }
 
 // Somebody has taken the name and the alias from a pod's link, as a .link file of systemd-udevd
-// with Name= and Alias= does. The other things that ADD gave the link show whose it is. A
-// living agent, and one that comes back, gives the link its name and alias back, and the pod
+// with Name= and Alias= does. The other things that ADD gave the link show whose link it is. A
+// living agent, and an agent that comes back, gives the link its name and alias back, and the pod
 // can be reached.
 func TestLinkWithoutNameAndAliasIsMended(t *testing.T) {
 	for _, c := range []struct {
@@ -203,7 +204,7 @@ func (n *node) delWith(p *pod, prevResult bool) {
 }
 
 // Somebody exchanges the names of two pods' links: each link gets its own name back, and both
-// pods can be reached all the while. The agent was away, since a living one mends the first of
+// pods can be reached all the while. The agent was away, since a living agent mends the first of
 // the renames.
 func TestExchangedNamesAreMended(t *testing.T) {
 	for _, c := range []struct {

@@ -86,8 +86,8 @@ func waiting(t *testing.T, link string) (n uint32) {
 	return n
 }
 
-// aboutFar is an ICMP error about a packet to somebody, changed so that it is about a packet to
-// somebody else. Its checksum stays right, by the end of what it quotes.
+// aboutFar returns a copy of an ICMP message (packet), changed so that the message is an error about a
+// packet to somebody. aboutFar sets the last two bytes of the message so that its checksum stays right.
 func aboutFar(src, dst, somebody netip.Addr, packet []byte) []byte {
 	evil := slices.Clone(packet)
 	head, at, pseudo := 20, 16, []byte(nil)
@@ -106,7 +106,7 @@ func aboutFar(src, dst, somebody netip.Addr, packet []byte) []byte {
 // A pod sends a packet to another pod from memory that both the pod and the kernel have. It changes
 // the packet when the rules have read it, while the packet waits in a queue: an echo request
 // becomes an error about an answer that was never sent, and an error about a connection with the
-// pod becomes one about somebody else. The other pod hears the packet as the rules have read it.
+// pod becomes an error about somebody else. The other pod hears the packet as the rules have read it.
 func TestPacketsDoNotChangeBehindTheRules(t *testing.T) {
 	n := newNode(t, plain)
 	a, v := n.add("a"), n.add("v")

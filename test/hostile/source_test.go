@@ -232,8 +232,8 @@ func notesNobody(t *testing.T, setting string, send func(w *wire, a *pod, i byte
 	n.Audit(t)
 }
 
-// by is a UDP packet of IPv4 that goes on to another address from where it is sent
-// to (loose source route, RFC 791, 3.1).
+// by returns a UDP packet of IPv4 that goes on to another address from its
+// destination (loose source route, RFC 791, 3.1).
 func by(packet []byte, to netip.Addr) []byte {
 	src, dst := netip.AddrFrom4([4]byte(packet[12:])), netip.AddrFrom4([4]byte(packet[16:]))
 	return packet4(src, dst, udp, packet[20:], slices.Concat([]byte{0x83, 7, 4}, to.AsSlice(), []byte{0}), 0)

@@ -17,8 +17,9 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// manyHostile is how many pods do it at once: if the agent waits for each in turn,
-// as long as an ADD may wait for a pod to settle, all others wait for minutes.
+// manyHostile is how many pods are hostile at once: if the agent waits for each of
+// them in turn, as long as an ADD may wait for a pod to settle, all other pods wait
+// for minutes.
 const manyHostile = 6
 
 // unsettle makes sure that a pod is never whole again. The pod looks up none of its own
@@ -34,8 +35,8 @@ func unsettle(t *testing.T, pods []*pod) {
 
 // Hostile pods make the agent's repair of their own links wait. Meanwhile the agent
 // mends the others' links, its socket, and its table, reads its configuration,
-// attaches and detaches pods, the hostile ones too, and ends when it is told to: it
-// waits for a pod with nobody else (t12.sh, t17.sh).
+// attaches and detaches pods, the hostile ones too, and ends when it is told to:
+// while it waits for a hostile pod, nobody else waits (t12.sh, t17.sh).
 func TestUnsettledPodsHoldNobodyElse(t *testing.T) {
 	n := newNode(t, plain)
 	hostile, b, leaves := n.adds("a", manyHostile), n.add("b"), n.add("leaves")
@@ -68,7 +69,7 @@ func TestUnsettledPodsHoldNobodyElse(t *testing.T) {
 	}
 }
 
-// Such pods are given a second interface while they run, and the runtime repeats those ADDs.
+// A runtime gives pods that never settle a second interface while they run, and repeats those ADDs.
 // As long as all these ADDs wait for the pods, others' ADDs, lists and audits have their
 // turns, and the agent ends as soon as it is told to.
 func TestUnsettledPodsKeepNoPlaces(t *testing.T) {
@@ -121,8 +122,8 @@ func TestUnsettledPodsKeepNoPlaces(t *testing.T) {
 	all.Wait()
 }
 
-// The same pods, and the agent is killed and started again. The agent serves a pod that comes
-// and a pod that goes, while it still waits for the hostile ones (t13.sh).
+// Some pods never settle, and the agent is killed and started again. The agent serves a pod that comes
+// and a pod that goes, while it still waits for the hostile pods (t13.sh).
 func TestUnsettledPodsHoldNoStart(t *testing.T) {
 	n := newNode(t, plain)
 	hostile, leaves := n.adds("a", manyHostile), n.add("leaves")

@@ -34,8 +34,8 @@ func lies(src, they, somebody netip.Addr) []byte {
 }
 
 // A pod sends packets whose hop-by-hop options are wrong, with sources that are not its own. The
-// kernel would tell these sources so before any rule reads the packets, and send the pod's bytes
-// along (found by an attack of 2026-11-24).
+// kernel would send these sources an error before any rule reads the packets, with the pod's bytes in
+// the error (found by an attack of 2026-11-24).
 func TestWrongOptionsAreNotAnswered(t *testing.T) {
 	n := newNode(t, plain)
 	a, b := n.add("a"), n.add("b")
@@ -64,7 +64,7 @@ func TestWrongOptionsAreNotAnswered(t *testing.T) {
 
 // A pod tells the node that an answer of the node to somebody was too big: an answer to a
 // machine far away, or to another pod. A third pod's packets, which must not be cut into
-// pieces, still go there whole.
+// pieces, still go whole to that machine or pod.
 func TestPathMTUOfOthersIsNotAPodsToTell(t *testing.T) {
 	n := newNode(t, plain)
 	a, b, v := n.add("a"), n.add("b"), n.add("v")
@@ -152,7 +152,7 @@ func TestPodsAreNotToldPathMTUsOfNothing(t *testing.T) {
 		defer conn.Close()
 		port := conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 		nettest.Eventually(t, "a word about a connection", func() bool {
-			_, _ = conn.Write([]byte("hello")) // begins it, or hears that nobody listens
+			_, _ = conn.Write([]byte("hello")) // begins the connection, or hears that nobody listens
 			w.send(ether(a.mac, w.mac, tooBig(as.own, as.victim, 1280, udpPacket(as.victim, as.own, port, 4433, "hello"))))
 			return knows(as.own)
 		})
@@ -243,7 +243,7 @@ func TestNobodyIsToldPathMTUsOfNothingFromElsewhere(t *testing.T) {
 }
 
 // A pod tells a server outside, about its own masqueraded flow, that the path is narrow. The
-// server would believe it about the node's address, and so about all pods. The server hears of
+// server would believe that about the node's address, and so about all pods. The server hears of
 // no MTU below 1280. It hears of 1280, because pods may forward.
 func TestOutsideIsToldNoSmallPathMTU(t *testing.T) {
 	n := newNode(t, plain)

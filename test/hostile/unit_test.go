@@ -25,9 +25,9 @@ import (
 )
 
 // The agent does all that it does with the capabilities, the system calls and the socket families
-// that its unit allows: it starts, serves each verb, maps host ports, limits bandwidth, mends, reloads, queues,
-// restores and stops. Another call ends it here, where the unit lets the call fail, so that the
-// test says which.
+// that its unit allows: it starts, serves each verb, maps host ports, limits bandwidth, mends, reloads,
+// queues, restores and stops. Here a call that the unit does not allow ends the agent, so that the test
+// says which call it was. The unit only lets such a call fail.
 func TestUnitAllowsWhatTheAgentDoes(t *testing.T) {
 	nettest.Need(t)
 	programs.Need(t, "systemd-analyze")
@@ -298,8 +298,8 @@ func capabilities(t *testing.T, names []string) (kept []int) {
 	return kept
 }
 
-// elsewhere are settings of the unit that are no right of the agent's to a system call, or that
-// confine makes without being told. Some need a cgroup, or systemd.
+// elsewhere are settings of the unit that give the agent no right to a system call, or that confine
+// follows without being told. Some settings need a cgroup, or systemd.
 var elsewhere = []string{
 	"Type", "ExecStart", "ExecReload", "Restart", "RestartSec", "TimeoutStartSec", "TimeoutStopSec", "KillMode", "OOMScoreAdjust",
 	"LimitNOFILE", "Environment", "MemoryMax", "DevicePolicy", "KeyringMode", "SystemCallArchitectures", "SystemCallErrorNumber",
@@ -307,8 +307,8 @@ var elsewhere = []string{
 	"CapabilityBoundingSet", "SystemCallFilter", "RestrictAddressFamilies", "NoNewPrivileges", "UMask",
 }
 
-// denials returns what the unit's other settings forbid in system calls that it allows
-// (systemd.exec(5)). A setting that the test does not know fails it.
+// denials returns what the unit's other settings forbid in system calls that the unit allows
+// (systemd.exec(5)). A setting that the test does not know fails the test.
 func denials(t *testing.T, unit map[string][]string) string {
 	t.Helper()
 	const spaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER | unix.CLONE_NEWPID

@@ -45,7 +45,7 @@ func openWire(t *testing.T, at *ns.Netns, hears bool) *wire {
 	return w
 }
 
-// wire is the pod's own, until the test ends.
+// wire opens a wire at the pod's eth0, until the test ends.
 func (p *pod) wire(t *testing.T) *wire {
 	t.Helper()
 	w := openWire(t, p.at, false)
@@ -120,7 +120,7 @@ func (p *tap) hear(fd int, done chan struct{}) {
 	}
 }
 
-// count is how many packets all would return.
+// count returns how many packets were heard for which what is true.
 func (p *tap) count(what func(seen) bool) (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -132,7 +132,7 @@ func (p *tap) count(what func(seen) bool) (n int) {
 	return n
 }
 
-// all are the packets that were heard and for which what is true.
+// all returns the different packets that were heard and for which what is true.
 func (p *tap) all(what func(seen) bool) (list []seen) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 
 const module = "github.com/berth-net/berth/"
 
-// tests is the row of rooms that only tests import: they may import whatever they test.
+// tests is the row of rooms that only tests import: such rooms may import whatever they test.
 const tests = "tests"
 
 // rooms reads the table: the row of each room, the highest row first. "internal/kernel/*" are all rooms
@@ -44,7 +44,8 @@ func rooms(t *testing.T) (rows []string, row map[string]int) {
 	return rows, row
 }
 
-// rowOf returns the row of a package: its own, or that of the folder that it is in; -1: it has none.
+// rowOf returns the row of a package: its own row, or the row of the folder that the package is in; -1:
+// there is none.
 func rowOf(row map[string]int, pkg string) int {
 	for pkg != "" {
 		if r, ok := row[pkg]; ok {
@@ -70,7 +71,7 @@ func TestFoldersAreNamed(t *testing.T) {
 	}
 }
 
-// A path on that page is there: from the tree's root on, or below internal.
+// A path in docs/ARCHITECTURE.md leads to a file or folder: from the tree's root on, or below internal.
 func TestPathsAreThere(t *testing.T) {
 	raw, err := os.ReadFile("../../docs/ARCHITECTURE.md")
 	nettest.Must(t, err)

@@ -16,17 +16,17 @@ type selector struct {
 
 type matcher struct{ label, op, value string }
 
-// A PromQL expression's words, strings, and ranges, which are not looked at. promtool checks
-// the grammar.
+// These tell the words of a PromQL expression from its strings and ranges, at which nobody looks
+// here. promtool checks the grammar.
 var (
 	token       = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|\[[^\]]*\]|[a-zA-Z_:][a-zA-Z0-9_:]*|[0-9][0-9.a-z]*|\s+|=~|!~|!=|.`)
 	word        = regexp.MustCompile(`^[a-zA-Z_:]`)
 	labelLists  = []string{"by", "without", "on", "ignoring", "group_left", "group_right"}
 	otherWords  = []string{"and", "or", "unless", "bool", "offset", "inf", "nan"}
-	targetLabel = []string{"instance", "job"} // Prometheus adds them to each series
+	targetLabel = []string{"instance", "job"} // Prometheus adds these labels to each series
 )
 
-// selectors returns the selectors of an expression, and the labels of its by, on and the like.
+// selectors returns the selectors of an expression, and the labels in its lists (labelLists).
 func selectors(expr string) (found []selector, grouped []string) {
 	tokens := slices.DeleteFunc(token.FindAllString(expr, -1), func(s string) bool { return strings.TrimSpace(s) == "" })
 	at := func(i int) string {
@@ -107,7 +107,7 @@ func (e exposition) wrong(expr string) (all []string) {
 	return all
 }
 
-// users are labels whose values are the user's.
+// users are labels whose values a user chooses.
 var users = []string{"pool", "cidr", "version", "goversion"}
 
 // unknown returns the values of a matcher that the metric's label never has.

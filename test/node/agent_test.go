@@ -95,9 +95,9 @@ func startAgent(t *testing.T, args ...string) *agent {
 	return a
 }
 
-// startWatched starts an agent in the test's own node. With the test it gives
-// back all that it had, and the node is as it was before; what flows between a
-// neighbour's pods is the neighbour's.
+// startWatched starts an agent in the test's own node. At the test's end the
+// agent gives back all that it had, and the node has to be as it was before. If
+// another agent is on the node, flows do not count: they may be of its pods.
 func (a *agent) startWatched() {
 	t := a.t
 	t.Helper()
@@ -105,7 +105,7 @@ func (a *agent) startWatched() {
 	if strings.Contains(look().Only("nft").String(), "berth-") {
 		look = func() nettest.State { return nettest.Snapshot(t, nil).Without("sysctl", "conntrack") }
 	} else if err := netlink.ConntrackTableFlush(netlink.ConntrackTable); err != nil { // conntrack -F
-		t.Fatal(err) // what an earlier test's traffic left would expire in this one
+		t.Fatal(err) // what an earlier test's traffic left would expire in this test
 	}
 	before := look()
 	a.start()
@@ -143,7 +143,7 @@ func (a *agent) tryStart(args ...string) error {
 	}
 	ended := make(chan error, 1)
 	began := make(chan error)
-	go func() { // the thread that Pdeathsig is about has to live as long
+	go func() { // the thread that Pdeathsig is about has to live as long as berthd
 		runtime.LockOSThread()
 		err := cmd.Start()
 		began <- err
@@ -185,8 +185,8 @@ func (a *agent) freeze() {
 	must(a.t, process.Freeze(a.cmd.Process.Pid))
 }
 
-// kill is SIGKILL. When it returns the process is gone; killing one that does
-// not run is nothing.
+// kill sends SIGKILL. When kill returns, the process is gone. Without a process,
+// kill does nothing.
 func (a *agent) kill() { a.end(unix.SIGKILL) }
 
 // rebuildLedger is berthd --rebuild-ledger.
@@ -197,7 +197,7 @@ func (a *agent) rebuildLedger() {
 	}
 }
 
-// stop is SIGTERM, and fails the test unless berthd exits with 0.
+// stop sends SIGTERM, and fails the test unless berthd exits with 0.
 func (a *agent) stop() {
 	a.t.Helper()
 	if err := a.end(unix.SIGTERM); err != nil {
@@ -222,8 +222,8 @@ func (a *agent) end(s unix.Signal) error {
 	}
 }
 
-// refused starts berthd, which has to end with an error that says all of this,
-// and to leave the node as it is.
+// refused starts berthd, which has to end with an error that has all of these
+// texts, and to leave the node as it is.
 func (a *agent) refused(says ...string) {
 	a.t.Helper()
 	before := nettest.Snapshot(a.t, a.node).Without("conntrack")

@@ -81,7 +81,7 @@ func police(t *testing.T, link string) filter {
 }
 
 // A pod's limits of bandwidth are kept, shown, checked, and mended at once. They are the same
-// after a restart, and found again without a ledger. A pod without limits has none.
+// after a restart, and a rebuild finds them again without a ledger. A pod without limits has none.
 func TestBandwidth(t *testing.T) {
 	hasAddresses(t)
 	a := startAgent(t, pools)
@@ -159,7 +159,7 @@ func TestPoliceIsKept(t *testing.T) {
 
 // The bursts for which kubelets ask, half a gigabyte for any rate, are cut to 100 ms. A pod that
 // sets its interface down and up has the kernel fill the bucket of the node's end again, and gets
-// no more than that each time.
+// no more than one such bucket each time.
 func TestBurstOfKubelet(t *testing.T) {
 	hasAddresses(t)
 	a := startAgent(t, pools)
@@ -233,7 +233,7 @@ func TestBandwidthThatCannotBe(t *testing.T) {
 }
 
 // A pod that may change its interfaces can take the limit of its own end away, and CHECK says
-// so. It cannot take away the limits of the node's end, which hold both ways.
+// so. The pod cannot take away the limits of the node's end, which hold both ways.
 func TestPodWithoutItsLimit(t *testing.T) {
 	nettest.NeedPrograms(t)
 	hasAddresses(t)
@@ -260,7 +260,7 @@ func TestPodWithoutItsLimit(t *testing.T) {
 
 // plugins PR #562, calico #13986, kubernetes #56840: things that limited a pod stayed on the node
 // when the pod or the agent was gone. A pod with limits has no device but its link, and leaves
-// nothing behind, however it went.
+// nothing behind, however the pod went.
 func TestBandwidthLeavesNothing(t *testing.T) {
 	a := startAgent(t, pools) // with the test the node is as it was before
 	before := nettest.Snapshot(t, nil)

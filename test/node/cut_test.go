@@ -14,9 +14,9 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// stopAtCut has pods deleted, and stops the agent (SIGSTOP) when the kernel has told of the
-// last of them that it is cut off. The deleting caller may get no answer then. Only if it gets
-// a success, all pods have to be cut off or gone.
+// stopAtCut has del delete pods, and stops the agent (SIGSTOP) when the kernel has told that the
+// last of the pods is cut off. del may get no answer then. If del succeeds, all pods have to be cut
+// off or gone.
 func (a *agent) stopAtCut(got []attached, del func() error) {
 	a.t.Helper()
 	live := nettest.Link(a.t, got[0].host).Attrs().Group
@@ -55,7 +55,7 @@ type cuts struct {
 	links  chan netlink.LinkUpdate
 	routes chan netlink.RouteUpdate
 	left   map[string]bool   // host links that are not cut off
-	ways   map[string]string // host links by the last address of theirs
+	ways   map[string]string // host links by the last address of each link's pod
 }
 
 func newCuts(t *testing.T, got []attached) *cuts {
@@ -109,7 +109,7 @@ func TestDelFromAnotherNamespace(t *testing.T) {
 	if err := a.tryDel("c1", pods[1].Ref().Path); err != nil { // in the agent's namespace
 		t.Error(err)
 	}
-	// A runtime deletes a pod whose namespace is gone, and whose node was moved with it.
+	// From elsewhere a DEL succeeds if the pod's namespace is gone, as when somebody has moved the node.
 	if err := del("/run/netns/none"); err != nil {
 		t.Error(err)
 	}
@@ -118,11 +118,11 @@ func TestDelFromAnotherNamespace(t *testing.T) {
 }
 
 // A DEL without an agent has the result of another pod, or of an earlier ADD: the pod is
-// not cut off, and people are told so.
+// not cut off, and the queue says so.
 func TestQueuedSaysWhoIsCutOff(t *testing.T) {
 	a := startAgent(t, "--pool=default=10.88.0.0/24")
 	pods, got := a.podsOf(3)
-	other := "x" // at the end of c2's link, which is that of nobody then
+	other := "x" // at the end of the name of c2's link, which then is nobody's link
 	if strings.HasSuffix(got[2].host, other) {
 		other = "y"
 	}

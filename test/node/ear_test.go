@@ -54,7 +54,7 @@ func (e *ear) listen(conn *net.UDPConn) {
 	}
 }
 
-// hears reports whether the ear has heard an address since it forgot it.
+// hears reports whether the ear has heard an address since forget was last called.
 func (e *ear) hears(from netip.Addr) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -67,7 +67,7 @@ func (e *ear) forget() {
 	clear(e.heard)
 }
 
-// speak sends a packet from a pod to each ear. One that the pod cannot even
+// speak sends a packet from a pod to each ear. A packet that the pod cannot even
 // send is as good as lost.
 func speak(t *testing.T, pod *ns.Netns, ears []*ear) {
 	t.Helper()

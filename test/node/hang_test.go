@@ -61,7 +61,7 @@ func TestQueueHangs(t *testing.T) {
 	heal()
 	unbind(t, folder, unix.MNT_DETACH)
 	must(t, unix.Mount("hangs", folder, "tmpfs", 0, "mode=700")) // for Hang to unmount
-	t.Cleanup(a.kill)                                            // before that: it has the folder
+	t.Cleanup(a.kill)                                            // before that, because the agent has the folder open
 	eventuallyWithin(t, "deletions to be looked for again", 20*time.Second, func() bool {
 		return a.tryDel("c1", pods[1].Ref().Path) == nil && len(a.list()) == 0
 	})
@@ -75,7 +75,7 @@ func TestQueueHangsInBurst(t *testing.T) {
 	a.configure("concurrency: 4\nsweepInterval: 1h\n")
 	a.start()
 	a.podsOf(1)
-	pods := make([]string, 6) // twice as many as have a place
+	pods := make([]string, 6) // twice as many as the agent attaches at once
 	for i := range pods {
 		pods[i] = nettest.Pod(t).Ref().Path
 	}
@@ -151,7 +151,7 @@ func TestNetnsHangsBehindProc(t *testing.T) {
 	}
 }
 
-// A path that hung is a path like others when another file system is mounted there,
+// A path that hung is a path like any other once another file system is mounted there,
 // though the call that hung never ends.
 func TestHangingPathIsReused(t *testing.T) {
 	a := startAgent(t, pools)
@@ -267,7 +267,7 @@ func TestNetnsFolderHangs(t *testing.T) {
 		t.Fatalf("%+v, %v", all, err)
 	}
 	nettest.Hang(t, filepath.Dir(elsewhere.Ref().Path))
-	for _, g := range got[:9] { // more than are mended beside each other
+	for _, g := range got[:9] { // more pods than the agent mends beside each other
 		nettest.Run(t, nil, "ip link del "+g.host)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -321,7 +321,7 @@ func TestManyHangingPaths(t *testing.T) {
 	for _, pod := range pods {
 		nettest.Run(t, pod, "ip link del eth0")
 	}
-	// Each pod's path alone has a second; the folder has little more.
+	// The agent gives one pod's path a second, and all paths of the folder little more.
 	mended := func(when string) {
 		t.Helper()
 		nettest.Run(t, nil, "ip route del "+is.addrs[0].String())

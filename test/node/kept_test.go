@@ -21,7 +21,7 @@ const (
 	wrapper = `conf=$(cat); read <"$0"; exec "$1" <<<"$conf"`
 )
 
-// keptReady begins a process that waits, and becomes the plugin when it is told to by become. A
+// keptReady begins a process that waits, and that becomes the plugin when the test calls become. A
 // process that begins afterwards is younger, also by the kernel's ticks.
 func (a *agent) keptReady(script, verb, container, pod string, keys ...string) (become func() error) {
 	a.t.Helper()
@@ -46,9 +46,10 @@ func (a *agent) keptReady(script, verb, container, pod string, keys ...string) (
 	}
 }
 
-// A runtime has processes ready, which become the plugin. One that was begun before an ADD, and
-// is told to DEL behind it, succeeds only if the pod is cut off. Otherwise the DEL says "try
-// again", and the runtime's next process does. Former plugins spared the pod for good.
+// A runtime has processes ready, which become the plugin. A process that was begun before an ADD, and
+// that the runtime tells to DEL after the ADD, succeeds only if the pod is cut off. Otherwise the DEL
+// says "try again", and the runtime's next process cuts the pod off. Former plugins spared the pod for
+// good.
 //
 // The same holds for a wrapper that the runtime began for a DEL before the ADD, and that waits
 // for a child before it becomes the plugin: former plugins took the successor's link for the
@@ -72,7 +73,7 @@ func TestDelInAProcessKeptReady(t *testing.T) {
 				a.kill()
 			}
 			programs.WantError(t, del(), 11, "repeat DEL")
-			pingAll(t, other, is) // until it is repeated
+			pingAll(t, other, is) // until the runtime repeats DEL
 			if err := a.tryDel("c", pod.Ref().Path); err != nil {
 				t.Errorf("the DEL of a new process: %v", err)
 			}

@@ -19,8 +19,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// stopped starts a DEL that stops (SIGSTOP) behind its first system call of a name. It
-// goes on, and ends, in goOn.
+// stopped starts a DEL that stops (SIGSTOP) behind its first system call of a name. goOn
+// lets the DEL go on, and waits for its end.
 func (a *agent) stopped(call, container, pod string, keys ...string) (goOn func()) {
 	a.t.Helper()
 	return a.stoppedVerb("net", "DEL", call, container, pod, keys...)
@@ -74,11 +74,11 @@ func wantUp(t *testing.T, is attached) {
 	}
 }
 
-// A DEL without an agent stops before its cut, in front of its queue file or behind it. An
+// A DEL without an agent stops before its cut, before or after it has written its queue file. An
 // agent comes, attaches the same container again in the same network namespace, and dies. The
 // DEL goes on, and spares the new attachment.
 func TestLateDelSparesItsSuccessor(t *testing.T) {
-	for _, call := range []string{"connect", "setns"} { // in front of the file, and behind it
+	for _, call := range []string{"connect", "setns"} { // before the DEL has written the queue file, and after it has
 		t.Run(call, func(t *testing.T) {
 			a := startAgent(t, pools)
 			pod, other := nettest.Pod(t), nettest.Pod(t)
@@ -104,8 +104,8 @@ func TestLateDelSparesItsSuccessor(t *testing.T) {
 
 // A DEL without an agent stops before its cut. An agent comes, answers the same ADD again, and
 // makes the link again, or its alias, that another program has taken away; and dies. The DEL
-// goes on, and spares the attachment that was asked for again since. It does so even if the
-// ledger was lost meanwhile, and only the link tells.
+// goes on, and spares the attachment that was asked for again since. The DEL spares it even if the
+// ledger was lost meanwhile, and only the link tells of the later ADD.
 func TestLateDelSparesWhatWasMended(t *testing.T) {
 	for name, damage := range map[string]string{"link": "ip link del ", "alias": "ip link set alias mine "} {
 		t.Run(name, func(t *testing.T) {
@@ -175,7 +175,7 @@ func TestLateDelSparesLongNames(t *testing.T) {
 }
 
 // A DEL of the first of two incarnations is on its way while the ledger is lost and made anew.
-// The DEL is older than the second incarnation, as that one's link tells.
+// The DEL is older than the second incarnation, as the second incarnation's link tells.
 func TestLateDelBehindRebuild(t *testing.T) {
 	a := startAgent(t, pools)
 	first, second := nettest.Pod(t), nettest.Pod(t)

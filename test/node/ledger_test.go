@@ -120,7 +120,7 @@ func TestFullDisk(t *testing.T) {
 	a.add("old", old)
 	empty := a.fill()
 
-	// Records of a size that uses the ledger's own room up soon: it has each < as \u003c.
+	// Records of a size that uses the ledger's own room up soon: the ledger has each < as \u003c.
 	words := strings.Repeat(fmt.Sprintf("%q,", strings.Repeat("<", 250)), 7)
 	bulk := fmt.Sprintf(`"dns":{"search":[%[1]s"s"],"options":[%[1]s"s"]}`, words)
 	var full error
@@ -129,7 +129,7 @@ func TestFullDisk(t *testing.T) {
 		_, full = a.tryAdd(fmt.Sprint("bulk", n), nettest.Pod(t), bulk)
 	}
 	programs.WantError(t, full, 5, "disk full")
-	for full = nil; full == nil && n < 200; n++ { // smaller ones still find room
+	for full = nil; full == nil && n < 200; n++ { // smaller records still find room
 		_, full = a.tryAdd(fmt.Sprint("bulk", n), nettest.Pod(t))
 	}
 	programs.WantError(t, full, 5, "disk full")
@@ -144,10 +144,10 @@ func TestFullDisk(t *testing.T) {
 	_, err = a.exec("STATUS", "", "")
 	programs.WantError(t, err, 50, "disk full")
 
-	a.kill() // what is in the file can be deleted by another process, too
+	a.kill() // another process can delete what is in the file, too
 	a.start()
 	a.del("old", wait)
-	for i := range n { // of which two never were
+	for i := range n { // two of these were never attached
 		a.del(fmt.Sprint("bulk", i))
 	}
 	a.del("last")

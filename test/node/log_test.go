@@ -13,13 +13,13 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// full makes a pipe the agent's log. It is full: nobody reads it.
+// full makes a pipe the agent's log. The pipe is full: nobody reads it.
 func (a *agent) full() (read *os.File) {
 	a.t.Helper()
 	read, write, err := os.Pipe()
 	must(a.t, err)
 	a.t.Cleanup(func() { read.Close(); write.Close() })
-	fd := int(write.Fd()) // which makes it block, as berthd gets it
+	fd := int(write.Fd()) // Fd makes the pipe blocking, as berthd gets it
 	must(a.t, unix.SetNonblock(fd, true))
 	for err == nil {
 		_, err = unix.Write(fd, make([]byte, 512))
@@ -29,7 +29,7 @@ func (a *agent) full() (read *os.File) {
 	return read
 }
 
-// Nobody reads the agent's log, as with `berthd 2>&1 | less`, or when journald hangs: it
+// Nobody reads the agent's log, as with `berthd 2>&1 | less`, or when journald hangs: the agent
 // starts, does deletions that wait, attaches, refuses, mends, detaches and ends.
 func TestLogIsNotRead(t *testing.T) {
 	a := newAgent(t, nil, "--pool=default=10.88.0.0/29")

@@ -45,12 +45,12 @@ func TestNeighbourEntriesGo(t *testing.T) {
 			a := newAgent(t, nil)
 			a.configure("cooldown: 1ms\nsweepInterval: 1s\npools:\n- {name: default, cidrs: [10.88.0.7/32, 'fd00:88::7/128']}\n")
 			a.start()
-			t.Cleanup(func() { a.releaseAll(); a.remove() }) // what the learnt ones said leaves traces, which are not Berth's
+			t.Cleanup(func() { a.releaseAll(); a.remove() }) // what learnt neighbours said leaves traces, which are not Berth's
 			pods, got := a.podsOf(1)
 			host := nettest.Link(t, got[0].host).Attrs().Index
 
-			// Berth's own are permanent. One of an address that somebody routes to the pod
-			// is learnt, and others are asked for in vain.
+			// Berth's own entries are permanent. The kernel learns an entry of an address that
+			// somebody routes to the pod, and asks for other addresses in vain.
 			routed := netip.MustParseAddr("203.0.113.9")
 			nobody := []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("2001:db8:9::9")}
 			for _, addr := range append(nobody, routed) {

@@ -13,9 +13,9 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// overlapped starts another agent with the pool of the first one. The other agent refuses to start
-// while the first one runs, and starts while the first one is away. The first one starts again,
-// because its pods have such addresses.
+// overlapped starts another agent with the pool of the first agent. The other agent refuses to start
+// while the first agent runs, and starts while the first agent is away. The first agent starts again,
+// because its pods have addresses of the pool.
 func (a *agent) overlapped(other *agent) {
 	a.t.Helper()
 	other.refused("of another agent (process")
@@ -38,7 +38,7 @@ func TestNeighboursLeaveEachOtherAlone(t *testing.T) {
 	pods, got := first.podsOf(3)
 	alone := seen(t)
 
-	same := newAgent(t, nil, "--pool=default=10.88.0.128/25,fd00:88::8000/113") // lies in the first's
+	same := newAgent(t, nil, "--pool=default=10.88.0.128/25,fd00:88::8000/113") // lies in the first agent's pool
 	other := newAgent(t, nil, "--pool=default=10.99.0.0/24")
 	all := []*agent{first, same, other}
 	first.overlapped(same)
@@ -71,7 +71,7 @@ func TestNeighboursLeaveEachOtherAlone(t *testing.T) {
 	}
 	reached(t, pods[0], got[1], other.list())
 
-	// One collects garbage, and nothing is valid.
+	// One agent collects garbage, and nothing is valid.
 	if _, err := same.exec("GC", "", "", `"cni.dev/valid-attachments":[]`); err != nil {
 		t.Errorf("GC: %v", err)
 	}
@@ -81,7 +81,7 @@ func TestNeighboursLeaveEachOtherAlone(t *testing.T) {
 	}
 	reached(t, pods[0], got[1], other.list())
 
-	// One is killed, started again and removed.
+	// One agent is killed, started again and removed.
 	other.kill()
 	for i := range pods {
 		pingAll(t, pods[i], got[(i+1)%3])
@@ -99,10 +99,10 @@ func TestNeighboursLeaveEachOtherAlone(t *testing.T) {
 	}
 }
 
-// nodeAddrs are the node's own, where it has any.
+// nodeAddrs are the node's own addresses, if a test has called hasAddresses.
 var nodeAddrs = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 
-// hasAddresses gives the node what it answers pods and masquerades with.
+// hasAddresses gives the node the addresses with which it answers pods and masquerades.
 func hasAddresses(t *testing.T) {
 	t.Helper()
 	nettest.Need(t)
@@ -115,7 +115,7 @@ func hasAddresses(t *testing.T) {
 	})
 }
 
-// reached pings a pod of the same agent, and those of another.
+// reached pings a pod of the same agent, and the pods of another agent.
 func reached(t *testing.T, from *ns.Netns, to attached, others []api.Attachment) {
 	t.Helper()
 	pingAll(t, from, to)
@@ -141,7 +141,7 @@ func TestNeighboursAddress(t *testing.T) {
 			pod := nettest.Pod(t)
 			nettest.Run(t, pod, "ip link set lo up")
 			before, inside := seen(t), nettest.Snapshot(t, pod)
-			_, err := same.tryAdd("c0", pod) // who takes the first of the pool
+			_, err := same.tryAdd("c0", pod) // the other agent takes the first address of the pool
 			programs.WantError(t, err, 101, "ip route add "+c.addr)
 			same.del("c0")
 			same.wantGone()
@@ -182,5 +182,5 @@ func TestRemove(t *testing.T) {
 	a.del("c1", wait)
 	a.remove()
 	nettest.Same(t, empty, seen(t), "--remove left")
-	a.remove() // once more is nothing
+	a.remove() // a second --remove does nothing
 }

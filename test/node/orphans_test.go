@@ -44,8 +44,8 @@ func TestBothFoldersLost(t *testing.T) {
 	a.wantGone()
 }
 
-// The same, and somebody says that nobody will ever delete the pods that are left; or all
-// of their deletions are queued, with ADD's results.
+// Both folders are lost while pods run, and somebody says that nobody will ever delete the pods that
+// are left; or all deletions of these pods are queued, with ADD's results.
 func TestBothFoldersLostAndPodsGivenUp(t *testing.T) {
 	for _, queued := range []bool{false, true} {
 		a := newAgent(t, nettest.Node(t), pools)
@@ -69,9 +69,9 @@ func TestBothFoldersLostAndPodsGivenUp(t *testing.T) {
 	}
 }
 
-// The agent starts for the first time while another one of the node's, which has pods,
-// is away for a moment: it waits until that one is back, and queued deletions name no pod
-// of the other one's. A mistyped root says so, as long as the pod's agent lives.
+// An agent is to start for the first time while another agent of the node, which has pods, is away
+// for a moment: the new agent refuses until the other agent is back, and queued deletions name no pod
+// of the other agent. A DEL with a mistyped root says so, as long as the pod's agent lives.
 func TestFirstStartBesideAnother(t *testing.T) {
 	other := startAgent(t, "--pool=default=10.89.0.0/24")
 	pods, got := other.podsOf(2)

@@ -13,7 +13,8 @@ import (
 
 // A pool that overlaps what somebody else on the node uses is refused: at the start, by
 // --check-config and at SIGHUP. Berth's own links and routes are no overlap, nor are those of
-// a former run. An agent starts all the same while pods have addresses of the pool, and says so.
+// a former run. An agent starts all the same while pods have addresses of the pool, and tells of the
+// overlap.
 func TestOverlap(t *testing.T) {
 	const overlaps = "overlaps the address 10.88.0.129/25 of cni0"
 	cni0 := func(there bool) {
@@ -71,7 +72,7 @@ func TestOverlap(t *testing.T) {
 	if out, err := exec.Command(a.bin+"/berth", "--root", string(a.root), "status").CombinedOutput(); err != nil || !strings.Contains(string(out), overlaps) {
 		t.Errorf("berth status: %v\n%s", err, out)
 	}
-	a.reload(inForce) // pods have addresses of it
+	a.reload(inForce) // pods have addresses of the pool
 
 	a.del("c0", wait)
 	a.del("c1", wait)
@@ -81,10 +82,10 @@ func TestOverlap(t *testing.T) {
 	a.start()
 }
 
-// Two agents of a node have no CIDR in common: each would give the other's addresses, which rest
-// or belong to a living pod. The second one is refused at the start, by --check-config and at
-// SIGHUP, as long as the first one runs. Things that a stopped agent has left keep no other
-// agent from starting, because the stopped one may never come back; the status names them.
+// Two agents of a node have no CIDR in common: each would give out addresses that rest with the other
+// agent or belong to its pods. The second agent is refused at the start, by --check-config and at
+// SIGHUP, as long as the first agent runs. Things that a stopped agent has left keep no other
+// agent from starting, because the stopped agent may never come back; the status names these things.
 func TestOverlapOfAgents(t *testing.T) {
 	const one, other = "pools: [{name: a, cidrs: [10.88.0.0/24]}]\n", "pools: [{name: a, cidrs: [10.89.0.0/24]}]\n"
 	const overlaps = "pool a: 10.88.0.0/24 overlaps the pool's route 10.88.0.0/24 of another agent"
@@ -109,7 +110,7 @@ func TestOverlapOfAgents(t *testing.T) {
 	check(second, runs())
 	check(first, "fine")
 	must(t, os.Remove(first.root.Instance()))
-	check(first, "fine") // the marker says which agent it is
+	check(first, "fine") // the marker says which agent this is
 	first.stop()
 	first.start() // writes the file again
 

@@ -13,7 +13,7 @@ import (
 )
 
 // command is berth-cni as a runtime runs it, in the network "net". pod is the path of a
-// network namespace, keys are further ones of the configuration.
+// network namespace, keys are further keys of the configuration.
 func (a *agent) command(verb, container, pod string, keys ...string) *exec.Cmd {
 	return a.commandIn("net", verb, container, pod, keys...)
 }

@@ -32,8 +32,8 @@ const (
 	names = `{"HostPort":5353,"ContainerPort":53,"Protocol":"udp","HostIP":""}` // as containerd writes it
 )
 
-// machine makes a machine of the node's LAN, whose addresses are 198.51.100.9 and 2001:db8:9::9; the
-// node's there are 198.51.100.8 and 2001:db8:9::8. It has no route to pods.
+// machine makes a machine of the node's LAN, whose addresses are 198.51.100.9 and 2001:db8:9::9. The
+// node's addresses there are 198.51.100.8 and 2001:db8:9::8. The machine has no route to pods.
 func machine(t *testing.T) *ns.Netns {
 	t.Helper()
 	there := nettest.Node(t)
@@ -77,7 +77,7 @@ func serve(t *testing.T, pod *ns.Netns, got attached) {
 	}
 }
 
-// reaches talks to a pod by its host ports, and returns as whom the pod sees the client.
+// reaches talks to a pod by its host ports, and returns at which address the pod sees the client.
 func reaches(t *testing.T, from *ns.Netns, network, to string) netip.Addr {
 	t.Helper()
 	var seen netip.AddrPort
@@ -89,7 +89,7 @@ func reaches(t *testing.T, from *ns.Netns, network, to string) netip.Addr {
 	return seen.Addr()
 }
 
-// A pod's host ports lead to it from everywhere, for TCP and UDP of both families.
+// A pod's host ports lead to the pod from everywhere, for TCP and UDP of both families.
 func TestHostPorts(t *testing.T) {
 	hasAddresses(t)
 	lan := machine(t)
@@ -270,7 +270,7 @@ func TestHostPortsOutlive(t *testing.T) {
 	nettest.Eventually(t, "all mappings to be right", func() bool { return elements(t, a) == generation })
 	a.del("c", wait)
 	a.stop()
-	nft(t, "delete table inet "+a.tableName+"; "+saved) // which has the dead pod's ports
+	nft(t, "delete table inet "+a.tableName+"; "+saved) // the saved table has the dead pod's ports
 	a.start()
 	nettest.Eventually(t, "the dead pod's mappings to be gone", func() bool { return elements(t, a) == "" })
 }
@@ -304,8 +304,8 @@ func elements(t *testing.T, a *agent) string {
 	return strings.Join(lines, "")
 }
 
-// flow is an established TCP connection from a client to a server in a pod, by way of a host
-// port. It fills buffers on its way, in both directions.
+// flow opens a TCP connection from a client to a server in a pod, by way of a host port. alive sends
+// over the connection, enough to fill the buffers on the way in both directions.
 func flow(t *testing.T, client, server *ns.Netns, at, by netip.AddrPort) (alive func() error) {
 	t.Helper()
 	var l net.Listener
@@ -348,7 +348,7 @@ func TestHostPortsCatchNobodyElses(t *testing.T) {
 	nettest.Run(t, lan, "ip route add 2001:db8:5::5 via 2001:db8:9::8")
 	a := startUnwatched(t)
 	pod, other := nettest.Pod(t), nettest.Pod(t)
-	got := a.add("c", pod, hostPorts(web, names)) // serves nothing yet: what it caught would get no answer
+	got := a.add("c", pod, hostPorts(web, names)) // the pod serves nothing yet: what its host ports caught would get no answer
 	a.add("other", other)
 	families := []struct{ other, lan string }{{"203.0.113.5", "198.51.100.9"}, {"[2001:db8:5::5]", "2001:db8:9::9"}}
 	for _, f := range families {
@@ -402,8 +402,8 @@ func TestHostPortOfANodesProgram(t *testing.T) {
 	has("the program")
 }
 
-// A client that never stops sends to a port before a pod has it, while it has it, and when the next
-// pod does. Each pod hears the client as long as the pod has the port, and no longer.
+// A client that never stops sends to a port before a pod has the port, while the pod has it, and when
+// the next pod has it. Each pod hears the client as long as the pod has the port, and no longer.
 func TestHostPortsFlowsAreForgotten(t *testing.T) {
 	for _, c := range []struct {
 		name, to, client, protocol string
@@ -479,7 +479,7 @@ func chatter(t *testing.T, from *ns.Netns, protocol string, to netip.Addr) {
 }
 
 // hears listens in a pod, at port 53 of UDP or to all SCTP packets, and returns a function that reports
-// whether something from the client has come since it was called last.
+// whether something from the client has come since the function was last called.
 func hears(t *testing.T, pod *ns.Netns, protocol string, client netip.Addr) (heard func() bool) {
 	t.Helper()
 	network, address := "udp", ":53"
@@ -499,7 +499,7 @@ func hears(t *testing.T, pod *ns.Netns, protocol string, client netip.Addr) (hea
 			}
 			host, _, err := net.SplitHostPort(from.String())
 			if err != nil {
-				host = from.String() // a raw socket's has no port
+				host = from.String() // the address of a raw socket has no port
 			}
 			if host == client.String() {
 				come.Store(true)

@@ -22,8 +22,8 @@ func (a *agent) berth(args ...string) (out string, code int) {
 }
 
 // `berth check --probe` reaches a pod of a real agent, and from there the node, another pod and,
-// by masquerade, a machine outside; and names somebody else's table that keeps pods from it, while
-// an audit finds nothing. It leaves nothing behind.
+// by masquerade, a machine outside. The command names somebody else's table that drops what pods send,
+// while an audit finds nothing. The command leaves nothing behind.
 func TestProbe(t *testing.T) {
 	a := startSeldom(t)
 	hasAddresses(t)

@@ -15,7 +15,8 @@ import (
 )
 
 // reboot takes away what a reboot takes: the process, the node's and the pods'
-// network namespaces, and what lies in /run. The agent starts in a new one.
+// network namespaces, and what lies in /run. The agent starts in a new
+// namespace of the node.
 func (a *agent) reboot(pods ...*ns.Netns) {
 	a.t.Helper()
 	a.kill()
@@ -42,7 +43,7 @@ func anotherBoot(t *testing.T) {
 	})
 }
 
-// After a reboot every attachment of before is released without anybody asking,
+// After a reboot every earlier attachment is released without anybody asking,
 // its addresses rest, and the runtime's late DELs succeed (multus #239, #323,
 // cri #948, cri-o #4727: DEL was skipped, as the network namespace was gone;
 // plugins #252, #332: reservations outlived the reboot).
@@ -78,7 +79,7 @@ func TestReboot(t *testing.T) {
 			var again []*ns.Netns
 			for i := range 3 {
 				again = append(again, nettest.Pod(t))
-				g := a.add([]string{"c0", "n1", "n2"}[i], again[i]) // one has the id of an old one
+				g := a.add([]string{"c0", "n1", "n2"}[i], again[i]) // one of the containers has the id of an old container
 				if before[g.addrs[0]] {
 					t.Errorf("%s was given again", g.addrs[0])
 				}
@@ -169,7 +170,7 @@ func TestMovedByMistake(t *testing.T) {
 		}
 	}
 	a.kill()
-	a.start() // it was meant, and need not be said twice
+	a.start() // --moved was meant, and need not be given twice
 	a.releaseAll()
 }
 

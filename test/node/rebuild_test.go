@@ -30,7 +30,7 @@ func TestRebuildLedger(t *testing.T) {
 	a.kill()
 	a.lose(a.root.Ledger())
 	a.refused("ledger is lost", "3 links", "--rebuild-ledger")
-	a.refused("ledger is lost") // and an empty one was not left
+	a.refused("ledger is lost") // the first refusal has left no empty ledger
 	still()
 
 	cmd := a.berthd("--rebuild-ledger")
@@ -69,8 +69,8 @@ func TestRebuildLedger(t *testing.T) {
 
 // Names that are too long for a link's alias have lost their end with the ledger. A DEL without
 // the result of ADD means the only pod whose names fit, and a GC spares this pod if its list
-// has it. If two pods cannot be told apart, only its link names each of them, also when the
-// other one is gone.
+// has it. If two pods cannot be told apart, only each pod's link names the pod, also when the other
+// pod is gone.
 func TestRebuildWithLongNames(t *testing.T) {
 	network, end := strings.Repeat("n", 128), strings.Repeat("c", 126)
 	a := startAgent(t, pools)
@@ -130,7 +130,7 @@ func TestRebuildWithLongNames(t *testing.T) {
 	a.wantGone()
 }
 
-// read is the ledger's file.
+// read returns the content of the ledger's file.
 func (a *agent) read() []byte {
 	a.t.Helper()
 	raw, err := os.ReadFile(a.root.Ledger())
@@ -159,8 +159,8 @@ func (a *agent) rebuild() {
 	}
 }
 
-// swept waits until sweeps have removed what has no owner, given one of the agent's
-// links.
+// swept waits until sweeps have removed what has no owner. link is one of the agent's
+// links: a stray link gets a similar name.
 func (a *agent) swept(link string) {
 	a.t.Helper()
 	stray := link[:5] + "aaaaaaaaaa"

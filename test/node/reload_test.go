@@ -67,7 +67,7 @@ func TestReloadPools(t *testing.T) {
 
 // An address of a pool that was taken out of the configuration rests for the cooldown of that
 // pool, and not for the cooldown of the pools that are left, because the pool may come back at
-// any time. A restart in between does not make it forget.
+// any time. A restart in between does not make the agent forget that cooldown.
 func TestAddressesOfARemovedPoolRest(t *testing.T) {
 	const without = "pools:\n- {name: b, cidrs: [10.89.0.0/24], cooldown: 1ms}\n"
 	const with = without + "- {name: a, cidrs: [10.88.0.0/30]}\n" // two addresses
@@ -142,7 +142,7 @@ func (l *load) answered() int {
 }
 
 // again repeats an operation as a runtime does, as long as the agent is away or
-// asks for it.
+// says "try again".
 func (l *load) again(op func() error) error {
 	for {
 		err := op()
@@ -217,7 +217,7 @@ func TestKillUnderLoad(t *testing.T) {
 	a.wantGone()
 }
 
-// waitFor waits until so many operations were answered, or all have ended.
+// waitFor waits until n operations were answered, or all have ended.
 func (l *load) waitFor(n int, ended <-chan struct{}) {
 	nettest.Eventually(l.t, fmt.Sprint(n, " operations"), func() bool {
 		select {

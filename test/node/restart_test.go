@@ -6,7 +6,7 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// An ADD that finds no agent, because the agent is restarting, waits for it: a runtime would
+// An ADD that finds no agent, because the agent is restarting, waits for the agent: a runtime would
 // repeat a failed ADD only after a pause.
 func TestAddWhileTheAgentRestarts(t *testing.T) {
 	for name, end := range map[string]func(*agent){"killed": (*agent).kill, "stopped": (*agent).stop} {

@@ -18,7 +18,7 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// copied is an agent that does not run yet, on a copy of another one's root.
+// copied returns an agent that does not run yet, on a copy of another agent's root.
 func (a *agent) copied() *agent {
 	a.t.Helper()
 	b := newAgent(a.t, a.node, a.args...)
@@ -40,9 +40,9 @@ func (a *agent) lockFile() string {
 }
 
 // Somebody copies the root, as an upgrade that moves it does, and starts a second agent on the
-// copy, or has it rebuild or remove. The second agent refuses as long as the first one lives:
-// it would make links again that the first one has deleted. After a kill of the first agent the
-// second one starts at once, and then the first one does not.
+// copy, or has it rebuild or remove. The second agent refuses as long as the first agent lives:
+// it would make links again that the first agent has deleted. After a kill of the first agent the
+// second agent starts at once, and then the first agent does not start.
 func TestCopiedRoot(t *testing.T) {
 	const refusal = "another agent of this instance is running"
 	a := startAgent(t, pools)
@@ -106,8 +106,8 @@ func TestLockTakenWhileFrozen(t *testing.T) {
 }
 
 // An agent on a copy in another network namespace has nothing in common with the first
-// one but files: both live, if it is meant. The copy knows of the first one's pods, which
-// are there.
+// agent but files: both agents live, if somebody says that the copy is meant (--moved). The copy
+// knows of the first agent's pods, which live on.
 func TestCopiedRootOnAnotherNode(t *testing.T) {
 	a := startAgent(t, pools)
 	pods, got := a.podsOf(2)
@@ -123,8 +123,8 @@ func TestCopiedRootOnAnotherNode(t *testing.T) {
 
 // The disk with the state folder is mounted late: an agent has served from the empty
 // folder, and pods are attached that the ledger on the disk knows nothing of. An agent
-// does not start on it until they are deleted, be it through the queue, or by an agent
-// on the folder of before; or until somebody says that nobody will.
+// does not start on that ledger until these pods are deleted, be it through the queue, or by an agent
+// on the folder of before; or until somebody says that nobody will delete them.
 func TestStateFolderIsMountedLate(t *testing.T) {
 	for how, mend := range map[string]func(a *agent, swap func(), del func()){
 		"queued": func(_ *agent, _, del func()) { del() },
@@ -214,7 +214,7 @@ func TestDelOfAnotherAgentsPod(t *testing.T) {
 	untouched("served")
 	other.kill()
 	del("queued")
-	other.start() // which does it before it serves
+	other.start() // the agent does the queued deletion before it serves
 	untouched("queued")
 	other.wantClean()
 	owner.wantClean()

@@ -17,9 +17,9 @@ import (
 // association is a host port of SCTP.
 const association = `{"hostPort":9899,"containerPort":99,"protocol":"sctp"}`
 
-// SCTP is mapped like the others: from outside, from the node, by its loopback, and from the pod
-// itself. Not every kernel has SCTP's sockets; connection tracking and NAT know it all the same, so that
-// a raw socket in the pod hears what a raw socket elsewhere says.
+// Host ports of SCTP are mapped like those of TCP and UDP: from outside, from the node, by its
+// loopback, and from the pod itself. Not every kernel has SCTP's sockets; connection tracking and NAT
+// know SCTP all the same, so that a raw socket in the pod hears what a raw socket elsewhere says.
 func TestHostPortsOfSCTP(t *testing.T) {
 	hasAddresses(t)
 	lan := machine(t)

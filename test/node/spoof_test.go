@@ -34,7 +34,7 @@ func TestSpoofedSource(t *testing.T) {
 			inside(t, pods[1], func() error {
 				conn, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), net.UDPAddrFromAddrPort(e.at))
 				if err != nil {
-					return nil // an IPv6 address is not usable yet: said again
+					return nil // an IPv6 address is not usable yet: the caller says it again
 				}
 				defer conn.Close()
 				_, _ = conn.Write([]byte("?"))
@@ -47,7 +47,7 @@ func TestSpoofedSource(t *testing.T) {
 			say(addr)
 		}
 	}
-	for _, own := range append(got[1].addrs, routed) { // after it in the same queues
+	for _, own := range append(got[1].addrs, routed) { // behind the forged packets in the same queues
 		nettest.Eventually(t, fmt.Sprint(own, " to be heard"), func() bool {
 			say(own)
 			for _, e := range ears {

@@ -30,7 +30,7 @@ func TestSupervisorIsDeaf(t *testing.T) {
 	fill, err := net.DialUnix("unixgram", nil, supervisor.LocalAddr().(*net.UnixAddr))
 	must(t, err)
 	defer fill.Close()
-	for err == nil { // until it is full, so that the next one waits
+	for err == nil { // until the socket is full, so that the next message waits
 		must(t, fill.SetWriteDeadline(time.Now().Add(50*time.Millisecond)))
 		_, err = fill.Write([]byte("STATUS=another's"))
 	}

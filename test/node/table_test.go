@@ -38,7 +38,8 @@ const (
 )
 
 // squat takes the agent's table away and holds its name, as only a table with
-// an owner can be held. The agent cannot write its own until leave is called.
+// an owner can be held. The agent cannot write its own table until the test
+// calls leave.
 //
 //	delete table inet NAME; table inet NAME { flags owner; }
 func squat(t *testing.T, table string) (leave func()) {

@@ -27,7 +27,7 @@ var (
 // Ports of the service.
 const (
 	victimPort = 53 // UDP, to the pod that is deleted
-	otherPort  = 54 // UDP, to the one that stays
+	otherPort  = 54 // UDP, to the pod that stays
 	tcpPort    = 80
 )
 
@@ -83,7 +83,7 @@ func lag(t *testing.T, rules ...dnatRule) (catchUp func()) {
 	return catchUp
 }
 
-// outside is a machine beyond the node, which is its default route.
+// outside makes a machine beyond the node, which is the gateway of the node's default route.
 func outside(t *testing.T) *ns.Netns {
 	t.Helper()
 	client := nettest.Node(t)
@@ -190,7 +190,7 @@ func TestTracesOfTraffic(t *testing.T) {
 				speak(t, nil, ears)
 				return ears[0].hears(netip.MustParseAddr("192.0.2.1"))
 			})
-			for range 50 { // as long as the client takes for about fifty packets to each
+			for range 50 { // as long as the client takes for about fifty packets to each port
 				otherEar.forget()
 				nettest.Eventually(t, "the other pod to hear the client still", func() bool { return otherEar.hears(clientAddr) })
 			}

@@ -1,6 +1,6 @@
-// Package otlp holds the spans of the real agent against what OpenTelemetry's collector makes of
-// them: it reads them by the collector's own code. It is a module of its own, so that what the
-// collector needs is not what Berth needs.
+// Package otlp tests that OpenTelemetry's collector understands the spans of the real agent: the test
+// reads the spans by the collector's own code. The package is a module of its own, so that Berth does
+// not need what the collector needs.
 package otlp
 
 import (
@@ -80,8 +80,8 @@ func (c *collector) names() string {
 	return strings.Join(all, "\n")
 }
 
-// A runtime's trace goes on in spans of the agent: one of each verb, below the runtime's own span,
-// and below that one of each operation on a hold, also of releases after the answer.
+// A runtime's trace goes on in spans of the agent: a span of each verb, below the runtime's own span,
+// and below the verb's span a span of each operation on a hold, also of releases after the answer.
 func TestSpans(t *testing.T) {
 	nettest.Need(t)
 	bin := programs.Own(t)
@@ -115,7 +115,7 @@ func TestSpans(t *testing.T) {
 			t.Fatal(err, out)
 		}
 	}
-	must(t, n.Stop()) // sends what waits
+	must(t, n.Stop()) // sends the spans that wait
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if name, _ := c.about.Get("service.name"); name.AsString() != "berthd" {

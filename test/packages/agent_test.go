@@ -16,8 +16,8 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// agent is the berthd that Debian has installed. The test starts and stops it, as nobody
-// else does without systemd.
+// agent is the berthd that Debian has installed. The test starts and stops berthd, because
+// without systemd nobody else does.
 type agent struct {
 	debian
 	cmd *exec.Cmd

@@ -65,7 +65,7 @@ func TestDeb(t *testing.T) {
 	talk.GoesOn("with the former agent again")
 	d.must("dpkg -i " + next)
 
-	// A package whose own configuration is another one changes nothing of an edited one, and asks
+	// A package whose own configuration differs leaves an edited configuration as it is, and asks
 	// nothing: whoever runs dpkg may have no terminal.
 	another := d.reconfigured(next)
 	d.must("dpkg -i " + another)
@@ -75,7 +75,7 @@ func TestDeb(t *testing.T) {
 	d.must("grep '^# Another one' /usr/share/berth/berthd.yaml")
 	d.must("rm " + another + "; dpkg -i " + next)
 
-	// With a configuration that it would not start with, the agent is not restarted.
+	// With a configuration with which the agent would not start, dpkg does not restart the agent.
 	must(t, os.WriteFile(d.dir+"/etc/berth/berthd.yaml", append([]byte("cooldwon: 1s\n"), edited...), 0o644))
 	if said := d.must("dpkg -i "+next, `unknown key "cooldwon"`, "is not\nrestarted"); strings.Contains(said, "restart berthd;") {
 		t.Errorf("dpkg -i restarts an agent that could not start:\n%s", said)
@@ -142,7 +142,8 @@ func TestDeb(t *testing.T) {
 	nettest.Same(t, node, nettest.Snapshot(t, nil).Without("sysctl"), "dpkg -P left the node changed")
 }
 
-// reconfigured makes a package of another one, whose configuration differs, and returns its path.
+// reconfigured makes a package of another package, with another configuration, and returns the new
+// package's path.
 func (d debian) reconfigured(deb string) string {
 	d.t.Helper()
 	path := "/tmp/reconfigured.deb"

@@ -43,7 +43,7 @@ func newDebian(t *testing.T) debian {
 	if out, err := unpack.CombinedOutput(); err != nil {
 		t.Fatalf("unpacking Debian: %v\n%s", err, out)
 	}
-	nettest.Run(t, nil, "ip address replace 192.0.2.1/32 dev lo") // the node talks to pods from it
+	nettest.Run(t, nil, "ip address replace 192.0.2.1/32 dev lo") // the node talks to pods from this address
 	must(t, unix.Mount("", "/run", "", unix.MS_SHARED, ""))       // what a runtime binds below /run/netns later is seen here, too
 	d.mount("/dev", "/proc", "/run", "/sys")
 	return d

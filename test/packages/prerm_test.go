@@ -11,8 +11,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// A package stays if berth cannot say what its removal would do, whatever the reason: its
-// configuration would stay without an agent.
+// A package stays if berth cannot say what its removal would do, whatever the reason: otherwise the
+// runtime's configuration would stay without an agent.
 func TestPackageStaysIfUninstallFails(t *testing.T) {
 	for _, code := range []string{"1", "3"} {
 		dir := t.TempDir()

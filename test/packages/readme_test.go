@@ -23,10 +23,10 @@ import (
 //go:embed systemctl
 var systemctl []byte
 
-// A way says which of the README's commands belong together.
+// A way is one of the README's ways to install, and says which commands belong to it.
 type way struct {
-	from    string // what `make packages` has for it
-	ready   string // makes /src, in which the commands run, of that
+	from    string // what `make packages` has for this way
+	ready   string // makes /src, in which the commands run, of the file from
 	belongs func(block string) bool
 }
 
@@ -132,7 +132,7 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// from types what the README says one can do from then on, while c1 is attached.
+// from types the commands that the README names for an installed node, while c1 is attached.
 func (d debian) from(lines []string) {
 	d.t.Helper()
 	says := map[string]string{ // what each says
@@ -150,7 +150,7 @@ func (d debian) from(lines []string) {
 		switch {
 		case !known:
 			d.t.Errorf("README.md has a command that this test does not know: %s", line)
-		case line == "berth events -f": // it ends with the agent, or when it is interrupted
+		case line == "berth events -f": // the command ends with the agent, or when it is interrupted
 			follows(d, line, want)
 		default:
 			said, err := d.sh(line)

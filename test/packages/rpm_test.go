@@ -12,8 +12,8 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// rpm runs the machine's rpm on the Debian, which has none of its own. Scripts run in the
-// Debian. No package of its provides what they need, /bin/sh.
+// rpm runs the machine's rpm on the Debian, which has no rpm of its own. Scripts run in the
+// Debian. rpm knows no package there that provides /bin/sh, which the scripts need: hence --nodeps.
 func (d debian) rpm(args ...string) string {
 	d.t.Helper()
 	out, err := d.tryRPM(args...)
@@ -107,7 +107,7 @@ func TestContents(t *testing.T) {
 	deb := list(`dpkg-deb -c berth_*.deb | awk '/^-/ { sub("^[.]", "", $6); print $1, $3, $6 }' | sort`)
 	rpm := list(`rpm -qp --qf '[%{FILEMODES:perms} %{FILESIZES} %{FILENAMES}\n]' berth-*.rpm | grep ^- | sort`)
 	rpm = strings.Replace(rpm, "/zsh/site-functions/", "/zsh/vendor-completions/", 1)
-	// Of the deb's copy postinst makes the configuration.
+	// The deb has a copy of the configuration, of which postinst makes the configuration.
 	rpm = strings.Replace(rpm, " /etc/berth/berthd.yaml", " /usr/share/berth/berthd.yaml", 1)
 	if deb != rpm {
 		t.Errorf("the deb has\n%s\nand the rpm\n%s", deb, rpm)

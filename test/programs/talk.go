@@ -47,7 +47,7 @@ func (c Conversation) GoesOn(when string) {
 	c.t.Helper()
 	for _, way := range [][2]net.Conn{{c.near, c.far}, {c.far, c.near}} {
 		nettest.Must(c.t, way[1].SetDeadline(time.Now().Add(nettest.Deadline)))
-		_, _ = fmt.Fprintln(way[0], when) // its error shows on the other side
+		_, _ = fmt.Fprintln(way[0], when) // an error shows on the other side
 		if line, err := bufio.NewReader(way[1]).ReadString('\n'); line != when+"\n" {
 			c.t.Fatalf("%s, the pod's connection ends: heard %q: %v", when, line, err)
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// nodeAddrs are what address gives the node.
+// nodeAddrs are the addresses that the function address gives the node.
 var nodeAddrs = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 
 // connected checks that node and pod reach each other.
@@ -33,7 +33,7 @@ func connected(t *testing.T, pod *ns.Netns, addrs []netip.Addr) {
 	}
 }
 
-// cutOff checks that neither reaches the other.
+// cutOff checks that node and pod do not reach each other.
 func cutOff(t *testing.T, pod *ns.Netns, addrs []netip.Addr) {
 	t.Helper()
 	for _, a := range addrs {
@@ -87,9 +87,9 @@ func (n *node) queued(t *testing.T) []deletions.Entry {
 	return entries
 }
 
-// The agent is killed, or stopped, and pods are deleted: each is cut off when
-// DEL answers, libcni forgets it, and the agent's next start leaves nothing of
-// it (cilium #22067, #40931: pods stuck or leaked while the agent is away).
+// The agent is killed, or stopped, and pods are deleted: each pod is cut off when
+// DEL answers, libcni forgets the pod, and the agent's next start leaves nothing of
+// the pod (cilium #22067, #40931: pods stuck or leaked while the agent is away).
 func TestLibcniDelWithoutAgent(t *testing.T) {
 	n := newNode(t)
 	for name, end := range map[string]func() error{"killed": n.agent.Kill, "stopped": n.agent.Stop} {
@@ -124,10 +124,10 @@ func TestLibcniDelWithoutAgent(t *testing.T) {
 	}
 }
 
-// The agent hangs until DEL has given it up, and is back then: it sees a link
-// that went down, and a request whose asker is gone, and has to find that the
-// pod is deleted (multus #1372, #822: DEL hung as long as somebody else did). It
-// takes the 12 s that the plugin waits.
+// The agent hangs until DEL has given the agent up, and then goes on: the agent
+// sees a link that went down, and a request whose asker is gone, and has to find
+// that the pod is deleted (multus #1372, #822: DEL hung as long as somebody else
+// did). The test takes the 12 s that the plugin waits.
 func TestLibcniDelHungAgent(t *testing.T) {
 	n := newNode(t)
 	pod := nettest.Pod(t)
@@ -149,7 +149,8 @@ func TestLibcniDelHungAgent(t *testing.T) {
 	n.agent.NothingLeft(t, n.empty)
 }
 
-// An agent that is gone, by cnitool, for a pod whose network namespace goes first.
+// The agent is gone while cnitool deletes a pod, and the pod's network namespace is gone before the
+// agent is back.
 func TestCnitoolDelWithoutAgent(t *testing.T) {
 	n := newNode(t)
 	pod := nettest.Pod(t)
@@ -169,9 +170,9 @@ func TestCnitoolDelWithoutAgent(t *testing.T) {
 }
 
 // A runtime that has lost its cache, such as by a reboot (cni #1055), or sends no
-// result because the configuration is older than 0.4.0, cannot say which link it
-// was: the plugin finds it by the pod's interface. Without a network namespace it
-// is the agent that cuts the pod off, before it serves.
+// result because the configuration is older than 0.4.0, cannot say which link was
+// the pod's: the plugin finds the link by the pod's interface. Without a network
+// namespace the agent cuts the pod off, before it serves.
 func TestLibcniDelWithoutAgentAndCache(t *testing.T) {
 	n := newNode(t)
 	for name, test := range map[string]struct {

@@ -16,8 +16,8 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// cnitool runs cnitool for a test. It keeps results below /var/lib/cni, and
-// nowhere else: so it has a /var/lib of its own.
+// cnitool runs cnitool for a test. cnitool keeps results below /var/lib/cni, and
+// nowhere else: so the test gives cnitool a /var/lib of its own.
 type cnitool struct {
 	path, lib string
 	env       []string
@@ -93,7 +93,7 @@ func TestCnitool(t *testing.T) {
 	tool.must(t, "del", netns)
 	n.agent.NothingLeft(t, n.empty)
 
-	// The link itself is the agent's, and made again.
+	// The link itself is the agent's, and the agent makes it again.
 	tool.must(t, "add", netns)
 	nettest.Run(t, pod, "ip link delete eth0")
 	nettest.Eventually(t, "the link is made again", func() bool {

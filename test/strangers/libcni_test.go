@@ -54,7 +54,7 @@ func of(container string, pod *ns.Netns) *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{ContainerID: container, NetNS: pod.Ref().Path, IfName: "eth0"}
 }
 
-// has reports whether a version has verbs that came with another.
+// has reports whether a version has verbs that came with the version since.
 func has(t *testing.T, specVersion, since string) bool {
 	t.Helper()
 	ok, err := version.GreaterThanOrEqualTo(specVersion, since)
@@ -102,7 +102,7 @@ func TestLibcniEveryVersion(t *testing.T) {
 	}
 }
 
-// A runtime that has lost its cache, and the pod its network namespace.
+// A runtime has lost its cache, and the pod its network namespace. DEL succeeds, and leaves nothing.
 func TestLibcniDelKnowsNothing(t *testing.T) {
 	n := newNode(t)
 	pod := nettest.Pod(t)
@@ -123,7 +123,7 @@ func TestLibcniGC(t *testing.T) {
 	kept, lost := nettest.Pod(t), nettest.Pod(t)
 	result := r.add(t, of("kept", kept))
 	gone := r.add(t, of("lost", lost))
-	r.cni = newRuntime(t, n, "1.1.0", "").cni // and its cache
+	r.cni = newRuntime(t, n, "1.1.0", "").cni // the cache of r is lost, too
 	gc := func(valid ...types.GCAttachment) {
 		t.Helper()
 		if err := r.cni.GCNetworkList(t.Context(), r.list, &libcni.GCArgs{ValidAttachments: valid}); err != nil {

@@ -37,8 +37,8 @@ func newNode(t *testing.T) *node {
 	return &node{bin: bin, agent: agent, empty: nettest.Snapshot(t, nil)}
 }
 
-// address gives the node addresses of its own, on lo: it talks to pods from
-// them.
+// address gives the node addresses of its own, on lo: the node talks to pods
+// from these addresses.
 func address(t *testing.T) {
 	t.Helper()
 	nettest.Run(t, nil, "ip address replace 192.0.2.1/32 dev lo")
@@ -52,8 +52,8 @@ func (n *node) conflist(version, keys string) string {
 		version, network, n.agent.Root, keys)
 }
 
-// reaches checks that the node reaches the addresses of a pod, each CIDR or
-// not.
+// reaches checks that the node reaches the addresses of a pod. Each address may
+// have a prefix length.
 func reaches(t *testing.T, addrs ...string) {
 	t.Helper()
 	for _, a := range addrs {

@@ -1,5 +1,5 @@
-// Package upgrade replaces the programs of a node, with pods attached, by those of another
-// version: by this one from the version before (test/before), and back.
+// Package upgrade replaces the programs of a node, with pods attached, by the programs of another
+// version: those of the version before (test/before) by those of this version, and back.
 package upgrade
 
 import (
@@ -40,7 +40,7 @@ func newNode(t *testing.T) *node {
 	if _, err := os.Stat(filepath.Join(n.before, ".stamp")); err != nil {
 		programs.Missing(t, "the programs of the version before are missing: run `make before`")
 	}
-	nettest.Run(t, nil, "ip address replace 192.0.2.1/32 dev lo") // the node talks to pods from it
+	nettest.Run(t, nil, "ip address replace 192.0.2.1/32 dev lo") // the node talks to pods from this address
 	n.replace(n.before)
 	look := func() nettest.State { return nettest.Snapshot(t, nil).Without("sysctl") }
 	empty := look()
@@ -48,7 +48,7 @@ func newNode(t *testing.T) *node {
 		must(t, n.agent.Remove())
 		nettest.Same(t, empty, look(), "residue")
 	})
-	n.agent = programs.Run(t, n.bin, t.TempDir(), pool) // its cleanup stops it
+	n.agent = programs.Run(t, n.bin, t.TempDir(), pool) // Run's cleanup stops the agent
 	return n
 }
 
@@ -149,9 +149,9 @@ var ends = map[string]func(*programs.Agent) error{
 	"killed":  func(a *programs.Agent) error { a.API.Close(); return a.Kill() },
 }
 
-// Pods of the version before live on under this one, which deletes them without a trace: those
-// whose DEL the former plugin has queued, those whose DEL the new one queues for the new agent, and
-// those that are deleted beside it. A new pod has host ports and limits of bandwidth, which the
+// Pods of the version before live on under this version, which deletes them without a trace: pods
+// whose DEL the former plugin has queued, pods whose DEL the new plugin queues for the new agent, and
+// pods that are deleted while the new agent runs. A new pod has host ports and limits of bandwidth, which the
 // version before cannot give, and keeps them when this version's programs are replaced by
 // themselves.
 func TestUpgrade(t *testing.T) {
@@ -186,7 +186,7 @@ func TestUpgrade(t *testing.T) {
 				n.lives(p, "after another replacement")
 				n.verb("DEL", p)
 			}
-			again := n.addFurnished("again") // its host port is free
+			again := n.addFurnished("again") // the former pod's host port is free
 			n.verb("DEL", again)
 			nettest.Delete(t, again.netns)
 			for _, p := range []pod{stays, queued, later, fresh} {
@@ -235,8 +235,8 @@ func TestBack(t *testing.T) {
 		nettest.Delete(t, p.netns)
 	}
 	n.agent.Audit(t)
-	// The version before does not know, and so does not remove, this one's routes of addresses that stand
-	// for the loopback's.
+	// The version before does not know, and so does not remove, this version's routes of addresses that
+	// stand for the loopback's addresses.
 	must(t, n.agent.Stop())
 	n.replace(n.now)
 	n.start()

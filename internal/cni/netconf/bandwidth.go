@@ -12,7 +12,7 @@ import (
 // Bandwidth is how fast a pod may be reached (Ingress), and how fast it may send (Egress).
 type Bandwidth struct{ Ingress, Egress Rate }
 
-// Rate is a limit, and what may exceed it at once. The zero Rate limits nothing.
+// Rate is a limit, and how many bits may exceed the limit at once. The zero Rate limits nothing.
 type Rate struct {
 	Rate  uint64 // bits a second; at least minRate
 	Burst uint64 // bits; at most maxBurst

@@ -51,7 +51,7 @@ func parsePorts(value []byte) ([]Port, *api.Error) {
 }
 
 // sameHost reports whether two different mappings lead the same port of the node to two ports of
-// the pod. No address and the unspecified one of a family stand for the same addresses.
+// the pod. A mapping without an address counts here as one with the unspecified address of a family.
 func (p Port) sameHost(o Port) bool {
 	alike := p.HostIP == o.HostIP || !p.HostIP.IsValid() && o.HostIP.IsUnspecified() || p.HostIP.IsUnspecified() && !o.HostIP.IsValid()
 	return p.Protocol == o.Protocol && alike && p.Host == o.Host && p.Container != o.Container

@@ -49,7 +49,7 @@ func (c *Conf) setRuntime(value []byte) *api.Error {
 	return nil
 }
 
-// checkMTU checks the MTU against the families of the requested addresses, the only ones
+// checkMTU checks the MTU against the families of the requested addresses, the only families
 // that are certain by now.
 func (c *Conf) checkMTU() *api.Error {
 	for _, ip := range c.IPs {
@@ -113,7 +113,7 @@ func parseMAC(value []byte) ([]byte, *api.Error) {
 	if err != nil {
 		return nil, fail
 	}
-	if text == "" { // asks for none
+	if text == "" { // the runtime asks for no MAC
 		return nil, nil
 	}
 	parts := strings.Split(text, ":")

@@ -20,7 +20,7 @@ import (
 
 // Encode returns a result as JSON in a version of the specification. Encode leaves out what
 // the version cannot say: 0.1.0 and 0.2.0 have no interfaces, and one address of each
-// family. It does not change r.
+// family. Encode does not change r.
 func Encode(r *types100.Result, version string) ([]byte, *api.Error) {
 	from := *r
 	from.CNIVersion = types100.ImplementedSpecVersion
@@ -37,7 +37,7 @@ func Encode(r *types100.Result, version string) ([]byte, *api.Error) {
 
 // Parse reads a prevResult, which is in the version of the configuration that it came with,
 // and converts it to the newest version. The returned result has no nil entries, and no
-// address whose interface it lacks.
+// address that names an interface which the result lacks.
 func Parse(raw []byte, version string) (*types100.Result, *api.Error) {
 	r, err := parse(raw, version)
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// scanner reads in, and has read in[:at]. Its methods move it past what they name.
+// scanner reads the input `in`, and has read in[:at]. Its methods move the scanner past what they name.
 type scanner struct {
 	in    []byte
 	at    int
@@ -72,7 +72,7 @@ func (s *scanner) expect(c byte) error {
 	return nil
 }
 
-// enter counts one more level of nesting, and moves past its first byte.
+// enter counts one more level of nesting, and moves past the bracket with which the level begins.
 func (s *scanner) enter() error {
 	if s.depth++; s.depth > MaxDepth {
 		return s.errorf("nested deeper than %d levels", MaxDepth)
@@ -82,7 +82,7 @@ func (s *scanner) enter() error {
 	return nil
 }
 
-// more moves past the comma before another element, or past end.
+// more moves past the comma before another element, and returns true, or moves past the byte end.
 func (s *scanner) more(end byte) (bool, error) {
 	s.blanks()
 	switch s.peek() {

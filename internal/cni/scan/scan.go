@@ -3,8 +3,8 @@
 // than encoding/json where leniency hides mistakes: keys are unique and have one spelling,
 // text is valid UTF-8, nesting is bounded.
 //
-// It exists for the plugin, whose whole run is about as long as the first use
-// of encoding/json; the agent uses it for its strictness.
+// Package scan exists for the plugin, whose whole run is about as long as the first use
+// of encoding/json. The agent uses package scan because it is strict.
 package scan
 
 import "fmt"

@@ -7,7 +7,7 @@ import "slices"
 // read, and a field that is there twice; but it refuses raw if a field that is there twice is among
 // needed.
 //
-// It is for what must not fail because of a field that nobody needs.
+// Top is for a caller that must not fail because of a field that nobody needs.
 func Top(raw []byte, needed ...string) (Fields, error) {
 	var fields Fields
 	s := &scanner{in: raw}

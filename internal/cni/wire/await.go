@@ -37,7 +37,7 @@ func await(dir root.Dir, r Request, sleep func(time.Duration)) (*conn, error) {
 }
 
 // mayCome reports whether an agent may soon listen where dial has found none. An agent does
-// not make its root: one that is not there is misspelt.
+// not make its root: a root that is not there is misspelt.
 func mayCome(dir root.Dir, err error) bool {
 	if !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, unix.ENOENT) {
 		return false

@@ -84,7 +84,7 @@ func TestAwaitNobody(t *testing.T) {
 	}
 }
 
-// in is a time from now.
+// in returns the CLOCK_BOOTTIME, in nanoseconds, of a moment that is d away from now.
 func in(d time.Duration) int64 { return boottime.Now() + int64(d) }
 
 // listenAt makes an agent's socket, as a starting agent does.

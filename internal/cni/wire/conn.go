@@ -45,7 +45,7 @@ func dial(dir root.Dir, deadline int64) (*conn, error) {
 	}
 	c := &conn{fd, deadline}
 	for {
-		// If the listener's backlog is full, connect waits, for as long as sending may.
+		// If the listener's backlog is full, connect waits, for as long as a send may take (SO_SNDTIMEO).
 		if err = c.limitSending(); err != nil {
 			break
 		}
@@ -63,9 +63,9 @@ func dial(dir root.Dir, deadline int64) (*conn, error) {
 	return nil, fmt.Errorf("connecting to %s: %w", dir.Socket(), err)
 }
 
-// socketPath returns a path to the agent's socket that fits into a socket address. Instead
-// of a long path it returns one by way of the directory's file descriptor, which closePath
-// closes.
+// socketPath returns a path to the agent's socket that fits into a socket address. Instead of a
+// long path, socketPath returns a path by way of the directory's file descriptor. closePath closes
+// the descriptor.
 func socketPath(dir root.Dir) (path string, closePath func(), err error) {
 	if path := dir.Socket(); len(path) <= maxSocketPath {
 		return path, func() {}, nil

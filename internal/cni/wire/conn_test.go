@@ -19,11 +19,11 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// soon is a deadline that has to end a call, late one that must not.
+// soon returns a deadline that has to end a call, late a deadline that must not end a call.
 func soon() int64 { return boottime.Now() + int64(100*time.Millisecond) }
 func late() int64 { return boottime.Now() + int64(time.Minute) }
 
-// listen opens an agent's socket, also if its path is too long for a socket address.
+// listen opens an agent's socket, also if the socket's path is too long for a socket address.
 func listen(t *testing.T, dir root.Dir) *net.UnixListener {
 	t.Helper()
 	if err := os.MkdirAll(dir.Run(), 0o700); err != nil {
@@ -154,7 +154,7 @@ func TestDeadline(t *testing.T) {
 	})
 }
 
-// An agent may refuse a request before it has read the whole, and close.
+// An agent may refuse a request before it has read the whole request, and close the connection.
 func TestEarlyAnswer(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	serve(listen(t, dir), func(c net.Conn) {

@@ -18,9 +18,9 @@ type Request struct {
 	Target   string // path and query, escaped
 	Body     []byte // JSON; nil for none
 	Started  int64  // when the client's process began, CLOCK_BOOTTIME in nanoseconds
-	Running  int64  // when its program ran, likewise; not said unless it is later
-	Deadline int64  // when it gives up, likewise
-	Await    int64  // until when an agent that is away may come back, likewise; 0: nobody waits for it
+	Running  int64  // when the client's program ran, likewise; sent only if it is later than Started
+	Deadline int64  // when the client gives up, likewise
+	Await    int64  // until when Do waits for an agent that is away, likewise; 0: Do does not wait
 	Trace    string // traceparent (W3C Trace Context); dropped if malformed
 }
 
@@ -36,7 +36,7 @@ func Do(dir root.Dir, r Request) (Response, error) {
 	if sendErr != nil && !errors.Is(sendErr, unix.EPIPE) && !errors.Is(sendErr, unix.ECONNRESET) {
 		return Response{}, fmt.Errorf("sending the request: %w", sendErr)
 	}
-	// An agent that refuses a request may answer and close before it has read all of it: so
+	// An agent that refuses a request may answer and close before it has read the whole request: so
 	// there may be an answer even if sending failed.
 	resp, err := ReadResponse(c)
 	if err != nil && sendErr != nil {

@@ -16,8 +16,8 @@ import (
 type Call struct {
 	Name    string // "fdatasync"
 	What    string // what the call is about: "ledger.db", "RTM_NEWLINK"
-	Netlink bool   // it is a netlink call
-	Answer  bool   // it fetches the kernel's answer, and changes nothing
+	Netlink bool   // the call is about a netlink socket
+	Answer  bool   // the call fetches the kernel's answer, and changes nothing
 }
 
 func (c Call) String() string { return c.Name + " " + c.What }
@@ -59,7 +59,7 @@ func (t *tracer) look(tid int) (*Call, error) {
 		return t.sent(c, int(a[0]), body, name)
 	case unix.SYS_BIND:
 		if t.family(tid, a[1], a[2]) == unix.AF_NETLINK {
-			return nil, nil // it only chooses the program's own port number
+			return nil, nil // bind only chooses the program's own port number
 		}
 		c.What = "socket"
 	case unix.SYS_FSYNC, unix.SYS_FDATASYNC, unix.SYS_SYNC_FILE_RANGE, unix.SYS_FTRUNCATE, unix.SYS_FALLOCATE, unix.SYS_FCHMOD:
@@ -119,8 +119,8 @@ var chance = regexp.MustCompile(`berth-[a-z2-7]{10}|[0-9a-f]{8,}|[0-9]+`)
 // plain returns the last part of a path, without its random parts.
 func plain(path string) string { return chance.ReplaceAllString(filepath.Base(path), "") }
 
-// page is the size of a page of memory: from a valid address, everything up to the end of
-// its page can be read.
+// page is the size of a page of memory. From a valid address, the tracer can read everything up to
+// the end of the address's page.
 const page = 4096
 
 // read reads up to n bytes of the program's memory, and fewer if the memory ends before.

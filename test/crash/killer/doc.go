@@ -8,7 +8,7 @@
 // PTRACE_EVENT_SECCOMP), so that it otherwise runs at its usual speed. This needs no
 // privilege beyond a user namespace of one's own.
 //
-// In the order of a run: board (the first steps inside the new process), filter,
-// process (its life), trace (its stops), call and netlink (what a stop is about),
-// fail.
+// The files in the order of a run: board (the first steps inside the new process), filter,
+// process (the process's life), trace (the process's stops), call and netlink (what a stop
+// is about), fail.
 package killer

@@ -9,7 +9,7 @@ import (
 )
 
 // changes are those system calls of Go programs that can change the world. Whether a
-// certain call does is decided when the program stops at it (see call.go).
+// certain call changes the world is decided when the program stops at the call (see call.go).
 var changes = map[int]string{
 	unix.SYS_WRITE: "write", unix.SYS_PWRITE64: "pwrite", unix.SYS_WRITEV: "writev", unix.SYS_PWRITEV: "pwritev",
 	unix.SYS_SENDTO: "sendto", unix.SYS_SENDMSG: "sendmsg", unix.SYS_BIND: "bind",
@@ -35,8 +35,8 @@ const (
 	seccompNew = unix.SECCOMP_SET_MODE_FILTER
 )
 
-// program returns the filter. It stops the program at changes and answers, but at openat
-// only if that may create a file.
+// program returns the filter. The filter stops the program at changes and answers, but at openat
+// only if the call may create a file.
 func program() []unix.SockFilter {
 	load := func(offset uint32) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
@@ -63,8 +63,8 @@ func program() []unix.SockFilter {
 	return append(prog, ret(allowed))
 }
 
-// install puts the calling thread, and everything that it starts, under the filter. From
-// then on these calls return ENOSYS if there is no tracer.
+// install puts the calling thread, and everything that it starts, under the filter. From then on
+// the calls at which the filter stops return ENOSYS if there is no tracer.
 func install() error {
 	prog := program()
 	fprog := unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]}

@@ -196,8 +196,8 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// An empty transaction of nftables changes nothing. A group of links that is deleted, in messages
-// of the same numbers, does.
+// An empty transaction of nftables changes nothing. The messages that delete a group of links have
+// the same numbers, and change something.
 func TestEmptyBatch(t *testing.T) {
 	edges := append(message(batchBegin, 4), message(batchEnd, 4)...)
 	links := append(message(unix.RTM_NEWLINK, 16), message(unix.RTM_DELLINK, 16)...)

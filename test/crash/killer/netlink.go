@@ -34,7 +34,7 @@ var conntrack = map[uint16]string{
 const (
 	batchBegin = 0x10
 	batchEnd   = 0x11
-	batchEdge  = unix.SizeofNlMsghdr + 4 // and a struct nfgenmsg: all that either has
+	batchEdge  = unix.SizeofNlMsghdr + 4 // the bytes of either message: a header and a struct nfgenmsg
 )
 
 // listSockets is SOCK_DIAG_BY_FAMILY (linux/sock_diag.h), which has the number of
@@ -71,8 +71,9 @@ func (t *tracer) sent(c *Call, fd int, body []byte, family int) (*Call, error) {
 	return c, nil
 }
 
-// emptyBatch reports whether b is a transaction of nftables that changes nothing: the agent waits
-// by it, before it reads, for the transaction under way (internal/kernel/nft/read.go, atOnce).
+// emptyBatch reports whether b is a transaction of nftables that changes nothing. The agent sends such
+// a transaction before it reads, to wait for the transaction under way (internal/kernel/nft/read.go,
+// atOnce).
 func emptyBatch(b []byte) bool {
 	typ := func(at int) uint16 { return binary.NativeEndian.Uint16(b[at+4:]) }
 	return len(b) == 2*batchEdge && typ(0) == batchBegin && typ(batchEdge) == batchEnd
@@ -88,7 +89,7 @@ func messages(b []byte) (types []uint16, ok bool) {
 		}
 		typ, flags := binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint16(b[6:])
 		if typ == listSockets && flags&unix.NLM_F_DUMP == unix.NLM_F_DUMP {
-			typ = 0 // it only asks
+			typ = 0 // the message only asks
 		}
 		types = append(types, typ)
 		b = b[min((n+3)&^3, len(b)):]
@@ -105,8 +106,8 @@ func (t *tracer) answer(name string, a [6]uint64) (*Call, error) {
 	return &Call{Name: name, What: "netlink", Netlink: true, Answer: true}, nil
 }
 
-// netlinkSocket reports whether a descriptor of the program is a netlink socket. It looks
-// at a copy of the descriptor that it gets by pidfd_getfd(2).
+// netlinkSocket reports whether a descriptor of the program is a netlink socket. netlinkSocket
+// looks at a copy of the descriptor, which pidfd_getfd(2) gives.
 func (t *tracer) netlinkSocket(fd int) bool {
 	pid, err := unix.PidfdOpen(t.Pid, 0)
 	if err != nil {

@@ -109,8 +109,8 @@ func StartFree(c Command) (*Process, error) {
 }
 
 // start runs fork and then wait, which returns when the process is gone, in one thread.
-// That thread is the process's tracer, and if it ended, the process would be killed
-// (Pdeathsig).
+// That thread is the process's tracer, and if the thread ended, the kernel would kill the
+// process (Pdeathsig).
 func (p *Process) start(c Command, fork func(*syscall.ProcAttr) error, wait func() (unix.WaitStatus, error)) error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -186,13 +186,13 @@ func (p *Process) Kill() error {
 	return err
 }
 
-// End sends a signal by which the process ends, and waits until it is gone.
+// End sends a signal by which the process ends, and waits until the process is gone.
 func (p *Process) End(s unix.Signal) (unix.WaitStatus, error) {
 	p.Signal(s)
 	return p.Wait(dying)
 }
 
-// Wait waits until the process is gone. After limit it kills the process, and returns an
+// Wait waits until the process is gone. After limit, Wait kills the process, and returns an
 // error.
 func (p *Process) Wait(limit time.Duration) (unix.WaitStatus, error) {
 	timer := time.NewTimer(limit)

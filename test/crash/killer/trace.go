@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// options are the tracer's: it is told of new threads, processes and programs, and of the
-// filter's stops. The kernel kills the program if the tracer dies.
+// options are the tracer's: the kernel tells the tracer of new threads, processes and programs,
+// and of the filter's stops. The kernel kills the program if the tracer dies.
 const options = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEFORK |
 	unix.PTRACE_O_TRACEVFORK | unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_TRACESECCOMP | unix.PTRACE_O_EXITKILL
 
@@ -27,7 +27,7 @@ type tracer struct {
 func (t *tracer) run() (unix.WaitStatus, error) {
 	for {
 		var status unix.WaitStatus
-		// WNOTHREAD: only for this thread's children, since other tracers wait for theirs.
+		// WNOTHREAD: wait only for this thread's children, since other tracers wait for their own.
 		tid, err := unix.Wait4(-1, &status, unix.WALL|unix.WNOTHREAD, nil)
 		if errors.Is(err, unix.EINTR) {
 			continue
