@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -29,20 +28,6 @@ const (
 // (BPF_CMPXCHG, linux/bpf.h).
 const cmpXchg = 0xf1
 
-// These are the offsets of a packet's fields that a program reads (struct __sk_buff, linux/bpf.h),
-// in bytes.
-const (
-	atLen     = 0
-	atGSOSize = 176 // how many bytes of the payload each segment gets; 0: the packet is a single segment
-)
-
-// These are lengths of headers, in bytes (IEEE 802.3; RFC 8200, section 3; RFC 768).
-const (
-	ethernet = 14
-	ipv6     = 40
-	udp      = 8
-)
-
 // PolicerName is the name under which the kernel lists a policer's program and map.
 const PolicerName = "berth_police"
 
@@ -54,12 +39,13 @@ type Policer struct{ program *ebpf.Program }
 // the burst the policer leaves room for what the rate sends in 100 ms, so that a sender that keeps to
 // the rate and the burst loses nothing. The policer counts packets as tc does, with their link-layer
 // header. If segments travel as one packet (GSO), the policer counts each segment with the packet's
-// headers, as tc does, if these are Ethernet, IP without extension headers, and TCP or UDP. The headers
-// of other packets can be much longer, so the policer counts each of their segments as a frame of the
-// link's MTU. If spent is true, the policer begins as if somebody had just sent the burst and the bytes
-// of the room. A kernel before 5.12, which has no atomic compare and exchange, answers
-// kernel.ErrUnsupported. The process needs CAP_NET_ADMIN, and CAP_BPF or CAP_SYS_ADMIN, in the first
-// user namespace; otherwise the answer is kernel.ErrPermission.
+// headers, as tc does, if these are Ethernet, IP, at most 8 extension headers of IPv6, and TCP or UDP.
+// The policer drops segments with more extension headers, which nobody needs. The headers of other
+// packets can be longer, so the policer counts each of their segments as a frame of the link's MTU. If
+// spent is true, the policer begins as if somebody had just sent the burst and the bytes of the room. A
+// kernel before 5.12, which has no atomic compare and exchange, answers kernel.ErrUnsupported. The
+// process needs CAP_NET_ADMIN, and CAP_BPF or CAP_SYS_ADMIN, in the first user namespace; otherwise the
+// answer is kernel.ErrPermission.
 func NewPolicer(rate, burst uint64, mtu int, spent bool) (*Policer, error) {
 	if rate == 0 {
 		return nil, errors.New("a policer needs a rate above 0")
@@ -113,11 +99,15 @@ func depth(rate, burst uint64) uint64 {
 // clock itself, because a process in a time namespace has another clock.
 const allSpent = math.MaxUint64
 
+// mostBytes is the most bytes that a packet counts as: 8 GiB, twice the longest burst. At a byte a second that
+// costs less than 2^63 ns, so that neither the cost nor the time that is paid for can overflow.
+const mostBytes = 1 << 33
+
 // police returns a token bucket in the form of GCRA (ITU-T I.371, annex A): the map has the time up to
 // which the rate has paid for all packets that passed. A packet passes if that time, with what the
 // packet costs, is at most depth after now. In C:
 //
-//	u64 now = bpf_ktime_get_ns(), bytes = onWire(skb), t = *due;
+//	u64 now = bpf_ktime_get_ns(), bytes = min(onWire(skb), mostBytes), t = *due;
 //	u64 cost = bytes * 1000000000 / rate, most = now + depth;
 //	if (t == allSpent) {
 //		cmpxchg(due, t, most);
@@ -146,7 +136,10 @@ func police(due int, rate, depth uint64, longest int) asm.Instructions {
 		return i
 	}
 	return append(onWire(longest), asm.Instructions{
-		asm.FnKtimeGetNs.Call().WithSymbol("whole"),
+		asm.LoadImm(most, mostBytes, asm.DWord).WithSymbol("whole"),
+		asm.JLE.Reg(cost, most, "counted"),
+		asm.Mov.Reg(cost, most),
+		asm.FnKtimeGetNs.Call().WithSymbol("counted"),
 		asm.Mov.Reg(now, result),
 		asm.Mul.Imm(cost, int32(time.Second)),
 		asm.LoadImm(most, int64(rate), asm.DWord),
@@ -171,100 +164,4 @@ func police(due int, rate, depth uint64, longest int) asm.Instructions {
 		asm.Mov.Imm(result, shot).WithSymbol("above"),
 		asm.Return(),
 	}...)
-}
-
-// onWire returns instructions that leave in R6 how many bytes a packet has on the wire, and go on at
-// "whole". A pod chooses how long its segments and their headers are, but no frame has more bytes than
-// longest. In C, with the frame's bytes from skb_load_bytes:
-//
-//	u64 bytes = skb->len, size = skb->gso_size, headers, frames;
-//	if (!size || size >= bytes)
-//		goto whole;
-//	if (ethertype == ETH_P_IP)
-//		headers = 14 + ihl * 4;
-//	else if (ethertype == ETH_P_IPV6)
-//		headers = 14 + 40;
-//	if (protocol == IPPROTO_TCP)
-//		headers += doff * 4;
-//	else if (protocol == IPPROTO_UDP)
-//		headers += 8;
-//	if (all of these are known) {
-//		if (headers < bytes)
-//			bytes += (bytes - headers - 1) / size * headers;
-//	} else {
-//		frames = (bytes / size + 1) * longest;
-//		bytes = max(bytes, frames);
-//	}
-//	whole:
-func onWire(longest int) asm.Instructions {
-	const (
-		bytes, size, headers, skb = asm.R6, asm.R7, asm.R8, asm.R9
-		value, frames             = asm.R2, asm.R3
-		first                     = 12 // the first byte of the frame that the program reads: the EtherType
-		stack, room               = -16, 12
-	)
-	load := func(room int32) asm.Instructions { // into the stack, from the offset that is in R2
-		return asm.Instructions{
-			asm.Mov.Reg(asm.R1, skb),
-			asm.Mov.Reg(asm.R3, asm.RFP),
-			asm.Add.Imm(asm.R3, stack),
-			asm.Mov.Imm(asm.R4, room),
-			asm.FnSkbLoadBytes.Call(),
-			asm.JNE.Imm(asm.R0, 0, "frames"),
-		}
-	}
-	read := func(to asm.Register, at int16) asm.Instruction {
-		return asm.LoadMem(to, asm.RFP, stack+at-first, asm.Byte)
-	}
-	return slices.Concat(
-		asm.Instructions{
-			asm.Mov.Reg(skb, asm.R1),
-			asm.LoadMem(bytes, skb, atLen, asm.Word),
-			asm.LoadMem(size, skb, atGSOSize, asm.Word),
-			asm.JEq.Imm(size, 0, "whole"),
-			asm.JGE.Reg(size, bytes, "whole"),
-			asm.Mov.Imm(value, first),
-		},
-		load(room),
-		asm.Instructions{
-			asm.LoadMem(value, asm.RFP, stack, asm.Half),
-			asm.HostTo(asm.BE, value, asm.Half),
-			asm.JEq.Imm(value, unix.ETH_P_IP, "v4"),
-			asm.JNE.Imm(value, unix.ETH_P_IPV6, "frames"),
-			asm.Mov.Imm(headers, ethernet+ipv6),
-			read(value, 20),
-			asm.Ja.Label("transport"),
-			read(headers, 14).WithSymbol("v4"),
-			asm.And.Imm(headers, 0x0f),
-			asm.LSh.Imm(headers, 2),
-			asm.Add.Imm(headers, ethernet),
-			read(value, 23),
-			asm.JEq.Imm(value, unix.IPPROTO_UDP, "udp").WithSymbol("transport"),
-			asm.JNE.Imm(value, unix.IPPROTO_TCP, "frames"),
-			asm.Mov.Reg(value, headers),
-			asm.Add.Imm(value, 12),
-		},
-		load(1),
-		asm.Instructions{
-			asm.LoadMem(value, asm.RFP, stack, asm.Byte),
-			asm.And.Imm(value, 0xf0),
-			asm.RSh.Imm(value, 2),
-			asm.Add.Reg(headers, value),
-			asm.Ja.Label("known"),
-			asm.Add.Imm(headers, udp).WithSymbol("udp"),
-			asm.JGE.Reg(headers, bytes, "whole").WithSymbol("known"),
-			asm.Mov.Reg(value, bytes),
-			asm.Sub.Reg(value, headers),
-			asm.Sub.Imm(value, 1),
-			asm.Div.Reg(value, size),
-			asm.Mul.Reg(value, headers),
-			asm.Add.Reg(bytes, value),
-			asm.Ja.Label("whole"),
-			asm.Mov.Reg(frames, bytes).WithSymbol("frames"),
-			asm.Div.Reg(frames, size),
-			asm.Add.Imm(frames, 1),
-			asm.Mul.Imm(frames, int32(longest)),
-			asm.JGE.Reg(bytes, frames, "whole"),
-			asm.Mov.Reg(bytes, frames),
-		})
 }

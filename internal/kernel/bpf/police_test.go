@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -87,12 +88,46 @@ func frame(ethertype uint16, ip, protocol byte) []byte {
 	return f
 }
 
+// extended returns the first bytes of a frame of IPv6 with extension headers of these protocols, each of so
+// many bytes, and behind them a protocol's header, which is TCP's with a length of 32 bytes.
+func extended(bytes int, protocol byte, extensions ...byte) []byte {
+	f, at := frame(unix.ETH_P_IPV6, 0x60, protocol), 14+40
+	f[at+12] = 0
+	following := &f[20]
+	for _, e := range extensions {
+		*following, following, f[at+1] = e, &f[at], byte(bytes/8-1)
+		at += bytes
+	}
+	*following, f[at+12] = protocol, 8<<4
+	return f
+}
+
+// verdict runs a policer on a frame whose segments have so many bytes, as the kernel does.
+func verdict(t testing.TB, p *Policer, frame []byte, segments, size int) int {
+	t.Helper()
+	ctx := struct {
+		_        [atGSOSegs]byte
+		segments uint32
+		_        [atGSOSize - atGSOSegs - 4]byte
+		size     uint32
+		_        [12]byte // up to the end of struct __sk_buff
+	}{segments: uint32(segments), size: uint32(size)}
+	said, err := p.program.Run(&ebpf.RunOptions{Data: frame, Context: ctx})
+	must(t, err)
+	return int(int32(said))
+}
+
 // Many small segments that travel as one packet count with all their headers, as on the wire:
 // otherwise a pod could gain by choosing small segments, or large headers.
 func TestSegments(t *testing.T) {
 	const size = 3000
+	const hop, routing, fragment, options = unix.IPPROTO_HOPOPTS, unix.IPPROTO_ROUTING, unix.IPPROTO_FRAGMENT, unix.IPPROTO_DSTOPTS
 	udp4, tcp4 := frame(unix.ETH_P_IP, 0x45, unix.IPPROTO_UDP), frame(unix.ETH_P_IP, 0x45, unix.IPPROTO_TCP)
 	udp6, tcp6 := frame(unix.ETH_P_IPV6, 0x60, unix.IPPROTO_UDP), frame(unix.ETH_P_IPV6, 0x60, unix.IPPROTO_TCP)
+	fragmented := extended(8, unix.IPPROTO_UDP, fragment)
+	fragmented[14+40+1] = 255 // reserved: not a length
+	long := extended(1600, unix.IPPROTO_UDP, options)
+	long[14+40], long[14+40+1600+1] = options, 255 // another one, of 2048 bytes
 	for _, c := range []struct {
 		name          string
 		frame         []byte
@@ -110,20 +145,60 @@ func TestSegments(t *testing.T) {
 		{"IPv4 with options, TCP", frame(unix.ETH_P_IP, 0x4f, unix.IPPROTO_TCP), 100, size + 28*106},
 		{"IPv6, UDP", udp6, 1000, size + 2*62},
 		{"IPv6, TCP", tcp6, 1428, size + 2*86},
-		{"IPv6 with an extension header", frame(unix.ETH_P_IPV6, 0x60, unix.IPPROTO_DSTOPTS), 1000, 4 * (mtu + 14)},
+		{"IPv6 with options, UDP", extended(2048, unix.IPPROTO_UDP, options), 100, size + 8*(62+2048)},
+		{"IPv6 with options, TCP", extended(1600, unix.IPPROTO_TCP, options), 1000, size + 86 + 1600},
+		{"IPv6 with all extension headers, UDP", extended(8, unix.IPPROTO_UDP, hop, options, routing, fragment, options), 1000, size + 2*(62+40)},
+		{"IPv6 with all extension headers, TCP", extended(16, unix.IPPROTO_TCP, hop, options, routing, options), 1000, size + 2*(86+64)},
+		{"IPv6 with a fragment header", fragmented, 1000, size + 2*(62+8)},
+		{"IPv6 with 8 extension headers", extended(256, unix.IPPROTO_UDP, slices.Repeat([]byte{options}, 8)...), 10, size + 88*(62+2048)},
+		{"IPv6 with options longer than the packet", long, 1000, 4 * (mtu + 14)},
+		{"IPv6 in IPv6 with options", extended(8, unix.IPPROTO_IPV6, options), 1000, 4 * (mtu + 14)},
 		{"IPv4 in IPv4", frame(unix.ETH_P_IP, 0x45, unix.IPPROTO_IPIP), 1500, 3 * (mtu + 14)},
 		{"neither IPv4 nor IPv6", frame(unix.ETH_P_8021Q, 0, 0), 1, (size + 1) * (mtu + 14)},
 	} {
 		p := policer(t, 1, uint64(c.want+14))
-		ctx := struct {
-			_    [atGSOSize]byte
-			size uint32
-			_    [12]byte // up to the end of struct __sk_buff
-		}{size: uint32(c.segment)}
-		said, err := p.program.Run(&ebpf.RunOptions{Data: c.frame, Context: ctx})
-		must(t, err)
-		if int32(said) != next || !passes(t, p, 14) || passes(t, p, 14) {
+		if verdict(t, p, c.frame, 1000, c.segment) != next || !passes(t, p, 14) || passes(t, p, 14) {
 			t.Errorf("%s: a packet of %d bytes in segments of %d does not count as %d", c.name, size, c.segment, c.want)
+		}
+	}
+}
+
+// The headers of a segment that do not end within 8 extension headers cannot be counted.
+func TestEndlessHeaders(t *testing.T) {
+	endless := extended(8, unix.IPPROTO_UDP, slices.Repeat([]byte{unix.IPPROTO_DSTOPTS}, 9)...)
+	p := policer(t, math.MaxInt64, math.MaxUint32)
+	if said := verdict(t, p, endless, 0, 1000); said != shot {
+		t.Errorf("a packet of segments with 9 extension headers: %d", said)
+	}
+	if said := verdict(t, p, endless, 0, 0); said != next {
+		t.Errorf("a packet with 9 extension headers: %d", said)
+	}
+}
+
+// Segments that differ in length, as SCTP's, count as full frames, and as no less than the packet.
+func TestByFrags(t *testing.T) {
+	sctp := frame(unix.ETH_P_IP, 0x45, unix.IPPROTO_SCTP)
+	for _, c := range []struct{ segments, want int }{{100, 100 * (mtu + 14)}, {2, 2 * (mtu + 14)}, {1, 3000}, {0, 3000}} {
+		p := policer(t, 1, uint64(c.want+14))
+		if verdict(t, p, sctp, c.segments, byFrags) != next || !passes(t, p, 14) || passes(t, p, 14) {
+			t.Errorf("a packet of 3000 bytes with %d segments does not count as %d", c.segments, c.want)
+		}
+	}
+}
+
+// A packet costs no less because its cost, or what is then paid for, is more than 64 bits.
+func TestCostDoesNotOverflow(t *testing.T) {
+	nettest.NeedPrograms(t)
+	const segments = math.MaxUint16                                    // the most that a packet has
+	const wraps = math.MaxUint64/uint64(time.Second)/segments + 1 - 14 // the least MTU whose frames cost more, at a byte a second
+	for _, mtu := range []uint64{wraps / 2, wraps - 1, wraps, wraps + 1, 2 * wraps, math.MaxInt32 - 14} {
+		for _, rate := range []uint64{1, 1000} {
+			p, err := NewPolicer(rate, math.MaxUint32, int(mtu), false)
+			must(t, err)
+			defer p.Close()
+			if said := verdict(t, p, frame(unix.ETH_P_IP, 0x45, unix.IPPROTO_SCTP), segments, byFrags); said != shot {
+				t.Errorf("at %d bytes a second %d frames with an MTU of %d pass", rate, segments, mtu)
+			}
 		}
 	}
 }
