@@ -10,7 +10,6 @@ import (
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/drain"
 	"github.com/berth-net/berth/internal/ground"
-	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/mend"
 	"github.com/berth-net/berth/internal/mode/modes"
 	"github.com/berth-net/berth/internal/node"
@@ -79,7 +78,7 @@ func (a *Agent) furnish(o Options) (err error) {
 	a.traffic = traffic.New(d, n, a.ground, a.index, a.ports)
 	err = n.Mark(d.Instance, node.Hooks{
 		Lacks: a.ground.SayLacks, Differs: func() { a.ground.CutAnew(); a.traffic.Missed() }, Exposed: a.traffic.Exposed, Mapped: a.traffic.Mapped, Since: a.index.Since(d.Epoch),
-		Kept: a.ports.Kept, Left: a.ports.ClearLeft, Going: func(id hold.ID) (bool, error) { return a.drain.Going(id) }, Forwards: a.ground.Forwards, Unpoliced: a.ground.SayUnpoliced,
+		Kept: a.ports.Kept, Left: a.ports.ClearLeft, Going: drain.Later(&a.drain), Forwards: a.ground.Forwards, Unpoliced: a.ground.SayUnpoliced,
 	})
 	if err != nil {
 		return err

@@ -78,6 +78,12 @@ func (d *Drain) Going(id hold.ID) (bool, error) {
 	}), nil
 }
 
+// Later returns Going of the Drain that *d has when somebody asks: the links' kind is made before the
+// queue is opened.
+func Later(d **Drain) func(hold.ID) (bool, error) {
+	return func(id hold.ID) (bool, error) { return (*d).Going(id) }
+}
+
 func hasLink(e *attachment.Entry, name string) bool {
 	id, ok := stamp.LinkID(name)
 	return ok && id == e.Owner.ID
