@@ -105,11 +105,13 @@ type Daemon struct {
 	locked   *Lock           // the lock of the instance; nil: not locked
 	unmarked bool            // the marker of this epoch could not be written
 	notified <-chan struct{} // closed when the supervisor was told of the last state that notify was called with
-	deaf     bool            // there was no room for the socket yet, or something was in its place; keepReachable's, once Live has begun it
+	deaf     error           // why there is no socket yet; keepReachable's, once Live has begun it
 	sweeping turn.One        // its holder sweeps
 }
 
-// New makes a daemon's folders, and opens nothing else.
+// New makes a daemon's folders, and opens nothing else. It cannot do without the state folder. A
+// run folder that it could not make is in the way of the marker and the socket: the daemon says so
+// then, and tries again.
 func New(o Options, p Place) (*Daemon, error) {
 	o.Owners = cmp.Or(o.Owners, "owners")
 	if o.Meter == nil {
@@ -120,11 +122,10 @@ func New(o Options, p Place) (*Daemon, error) {
 		born: p.Boottime(),
 	}
 	d.Epoch = EpochText(d.ThisEpoch())
-	for _, dir := range []string{o.Root.State(), o.Root.Run()} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, fmt.Errorf("making the agent's folders: %w", err)
-		}
+	if err := os.MkdirAll(o.Root.State(), 0o700); err != nil {
+		return nil, fmt.Errorf("making the agent's folders: %w", err)
 	}
+	_ = os.MkdirAll(o.Root.Run(), 0o700)
 	return d, nil
 }
 
