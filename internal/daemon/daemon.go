@@ -75,9 +75,9 @@ type Place struct {
 	Boot     string           // the boot's id
 	Wall     func() time.Time // the wall clock, which may be set at any time: for people
 	Boottime func() int64     // CLOCK_BOOTTIME, ns
-	// Sole makes this process the only one that serves an instance here. nil: it is the
-	// only one anyway.
-	Sole func(instance string, dir root.Dir) (*Lock, error)
+	// Sole makes this process the only one that serves an instance here, and returns the lock;
+	// that is held, if held is the lock already. nil: it is the only one anyway.
+	Sole func(instance string, dir root.Dir, held *Lock) (*Lock, error)
 }
 
 // Core is what the rooms of a daemon share: where the daemon lives, its ledger and its
