@@ -1,7 +1,6 @@
 package drain
 
 import (
-	"errors"
 	"slices"
 
 	"github.com/berth-net/berth/internal/attachment"
@@ -9,7 +8,6 @@ import (
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
-	"github.com/berth-net/berth/internal/patience"
 	"github.com/berth-net/berth/internal/stamp"
 )
 
@@ -58,23 +56,22 @@ func (d *Drain) meant(r deletions.Record) []*attachment.Entry {
 }
 
 // Going reports whether a deletion of an attachment waits: a pod that a plugin has cut off
-// must not get its network back before the deletion is done. If the folder cannot be read, or
-// hangs when something new may be in it, Going returns why.
+// must not get its network back before the deletion is done. If the look at the folder fails when
+// something new may be in it (Quiet), Going returns why. Whatever the reason, such as a folder that
+// hangs or that belongs to somebody else, a link that others have set down does not wait for it.
 func (d *Drain) Going(o hold.Owner) (bool, error) {
 	e := d.index.Get(o.ID)
 	if e == nil {
 		return false, nil
 	}
 	pending, err := d.lookFor(e.Record.Key)
-	if errors.Is(err, patience.ErrHangs) && d.Quiet() {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	return slices.ContainsFunc(pending, func(q deletions.Entry) bool {
+	going := slices.ContainsFunc(pending, func(q deletions.Entry) bool {
 		return slices.ContainsFunc(d.meant(q.Record), func(e *attachment.Entry) bool { return e.Owner.ID == o.ID })
-	}), nil
+	})
+	if going || d.Quiet() {
+		return going, nil
+	}
+	return false, err
 }
 
 func hasLink(e *attachment.Entry, name string) bool {

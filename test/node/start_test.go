@@ -198,7 +198,10 @@ func TestFolderInTheSocketsPlace(t *testing.T) {
 			"removing the socket that a killed agent left",
 		},
 		"a mount": {
-			func(t *testing.T, a *agent) { bind(t, nettest.Pod(t), a.root.Socket()) },
+			func(t *testing.T, a *agent) {
+				bind(t, nettest.Pod(t), a.root.Socket())
+				t.Cleanup(func() { _ = unix.Unmount(a.root.Socket(), unix.MNT_DETACH) }) // if the test failed before
+			},
 			func(t *testing.T, a *agent) { unbind(t, a.root.Socket(), 0) },
 			"something is mounted at",
 		},
