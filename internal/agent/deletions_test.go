@@ -235,6 +235,36 @@ func TestDeletionIsQueuedDuringItsAdd(t *testing.T) {
 	}
 }
 
+// Nobody can look into the queue's folder. As long as nothing new can be in it, no deletion of an
+// attachment waits; afterwards nobody can tell.
+func TestGoingBesideQueueThatFails(t *testing.T) {
+	r := start(t)
+	r.add(request("c", nettest.Pod(t)))
+	must(t, r.drain.All(t.Context()))
+	o := r.index.Get(r.id("c")).Owner
+	must(t, os.Chown(deletions.Path(r.root), 1000, -1))
+	if err := r.drain.Answers(); err == nil {
+		t.Error("it looks into a folder of another user")
+	}
+	if going, err := r.drain.Going(o.ID); going || err != nil {
+		t.Errorf("nothing new is in the queue: %v, %v", going, err)
+	}
+	must(t, os.Rename(deletions.Path(r.root), deletions.Path(r.root)+".away"))
+	must(t, os.WriteFile(deletions.Path(r.root), nil, 0o600))
+	nettest.Eventually(t, "it to be told of", func() bool { return !r.drain.Quiet() })
+	if going, err := r.drain.Going(o.ID); going || err == nil {
+		t.Errorf("something new may be in the queue: %v, %v", going, err)
+	}
+	must(t, os.Remove(deletions.Path(r.root)))
+	r.enqueue(r.deletion("c", ""))
+	if going, err := r.drain.Going(o.ID); !going || err != nil {
+		t.Errorf("the deletion waits: %v, %v", going, err)
+	}
+	must(t, r.drain.All(t.Context()))
+	r.wantGone("c")
+	r.wantClean()
+}
+
 // The same while the agent stops: the agent goes on with the queue until no verb is under way.
 // So the pod has no link by which it could talk until the next agent comes.
 func TestDeletionIsQueuedWhileTheAgentStops(t *testing.T) {

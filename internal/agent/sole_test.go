@@ -18,7 +18,7 @@ func TestStartWithoutLock(t *testing.T) {
 	must(t, err)
 	a, err := open(o, func() (*node.Node, error) {
 		n, err := r.kernel()
-		n.Sole = func(string, root.Dir) (*daemon.Lock, error) { return nil, unix.EROFS }
+		n.Sole = func(string, root.Dir, *daemon.Lock) (*daemon.Lock, error) { return nil, unix.EROFS }
 		return n, err
 	}, false)
 	must(t, err)

@@ -75,9 +75,9 @@ type Place struct {
 	Boot     string           // the boot's id
 	Wall     func() time.Time // the wall clock, which may be set at any time: for people
 	Boottime func() int64     // CLOCK_BOOTTIME, ns
-	// Sole makes this process the only one that serves an instance here. nil: it is the
-	// only one anyway.
-	Sole func(instance string, dir root.Dir) (*Lock, error)
+	// Sole makes this process the only one that serves an instance here, and returns the lock;
+	// that is held, if held is the lock already. nil: it is the only one anyway.
+	Sole func(instance string, dir root.Dir, held *Lock) (*Lock, error)
 }
 
 // Core is what the rooms of a daemon share: where the daemon lives, its ledger and its
@@ -105,11 +105,13 @@ type Daemon struct {
 	locked   *Lock           // the lock of the instance; nil: not locked
 	unmarked bool            // the marker of this epoch could not be written
 	notified <-chan struct{} // closed when the supervisor was told of the last state that notify was called with
-	deaf     bool            // there was no room for the socket yet, or something was in its place; later only keepReachable uses deaf
+	deaf     error           // why there is no socket yet; later only keepReachable uses deaf
 	sweeping turn.One        // whoever has taken it sweeps
 }
 
-// New makes a daemon's folders, and opens nothing else.
+// New makes a daemon's folders, and opens nothing else. It cannot do without the state folder. A
+// run folder that it could not make is in the way of the marker and the socket: the daemon says so
+// then, and tries again.
 func New(o Options, p Place) (*Daemon, error) {
 	o.Owners = cmp.Or(o.Owners, "owners")
 	if o.Meter == nil {
@@ -120,11 +122,10 @@ func New(o Options, p Place) (*Daemon, error) {
 		born: p.Boottime(),
 	}
 	d.Epoch = EpochText(d.ThisEpoch())
-	for _, dir := range []string{o.Root.State(), o.Root.Run()} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, fmt.Errorf("making the agent's folders: %w", err)
-		}
+	if err := os.MkdirAll(o.Root.State(), 0o700); err != nil {
+		return nil, fmt.Errorf("making the agent's folders: %w", err)
 	}
+	_ = os.MkdirAll(o.Root.Run(), 0o700)
 	return d, nil
 }
 

@@ -20,10 +20,15 @@ var ErrMoved = errors.New("the agent was started in another network namespace th
 // ReadMarker reads the marker (root.Dir.Epoch), which a reboot takes away. Its first line
 // is the epoch that an agent of this root entered last, its second line that agent's
 // instance id. A line that the marker lacks is "". Both are "" if there is no marker, or if
-// something that is no file has its name.
+// something that is no file has its name, or no folder the run folder's name.
 func ReadMarker(dir root.Dir) (epoch, instance string, err error) {
 	raw, err := root.ReadFile(dir.Epoch())
-	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, root.ErrIrregular) {
+	for _, none := range []error{fs.ErrNotExist, root.ErrIrregular, unix.ENOTDIR, unix.ELOOP} {
+		if errors.Is(err, none) {
+			err = nil
+		}
+	}
+	if err != nil {
 		return "", "", fmt.Errorf("looking for the marker of this epoch: %w", err)
 	}
 	epoch, instance, _ = strings.Cut(string(raw), "\n")
@@ -68,7 +73,8 @@ func (d *Daemon) Enter(stays func(former string) string) error {
 			return fmt.Errorf("writing down the epoch: %w", err)
 		}
 	}
-	return d.markSoon()
+	d.markSoon()
+	return nil
 }
 
 // SameEpoch returns ErrMoved if the last daemon of this boot served in another network
@@ -84,22 +90,14 @@ func (d *Daemon) SameEpoch() error {
 	return nil
 }
 
-// markSoon is mark, but it returns no error if the run folder has no room or cannot be
-// written, because deletions that wait need no marker. keepReachable tries again.
-func (d *Daemon) markSoon() error {
+// markSoon is mark, but the daemon goes on after any error, because deletions that wait need no
+// marker. keepReachable tries again.
+func (d *Daemon) markSoon() {
 	err := d.mark()
 	d.unmarked = err != nil
-	if noRoom(err) {
+	if err != nil {
 		d.Log.Warn("could not write the marker that keeps an agent without a ledger from starting in another network namespace", "err", err)
-		return nil
 	}
-	return err
-}
-
-// noRoom reports whether a file could not be made because its file system has no room or
-// cannot be written.
-func noRoom(err error) bool {
-	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS)
 }
 
 // mark writes the marker, durably. It writes nothing if the marker is right already,

@@ -48,7 +48,7 @@ func loadInstance(dir root.Dir, taken func(instance string) (bool, error)) (id s
 		}
 		return id, false, err
 	}
-	locked, err := take(minting, dir)
+	locked, err := take(minting, dir, nil)
 	if err != nil {
 		return "", false, fmt.Errorf("locking %s, to begin an instance: %w", dir.State(), err)
 	}

@@ -78,7 +78,7 @@ func TestStateFolderIsLocked(t *testing.T) {
 	}
 	// An agent that hangs while it makes an id does not keep an agent from starting that has
 	// an id already.
-	begins, err := take(dir.Instance()+".lock", dir)
+	begins, err := take(dir.Instance()+".lock", dir, nil)
 	must(t, err)
 	defer func() { must(t, begins.release()) }()
 	if again, minted := load(); again != id || minted {

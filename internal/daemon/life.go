@@ -50,11 +50,11 @@ type Life struct {
 // them open. Live first makes the socket, so that clients wait instead of finding nobody.
 // Then it calls Life.Resume, and then it serves verbs. It ends in the reverse order.
 func (d *Daemon) Live(ctx context.Context, srv *server.Server, l Life) error {
-	if err := srv.Listen(d.Root); noRoom(err) || errors.Is(err, server.ErrInWay) { // deletions that wait need no socket; keepReachable tries again
-		d.Log.Error("nobody can reach the agent, because it could not make its socket", "err", err)
-		d.deaf = true
-	} else if err != nil {
+	if err := srv.Listen(d.Root); errors.Is(err, server.ErrServed) {
 		return err
+	} else if err != nil { // whatever it is, deletions that wait need no socket; keepReachable tries again
+		d.Log.Error("nobody can reach the agent, because it could not make its socket", "err", err)
+		d.deaf = err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	served := make(chan struct{})

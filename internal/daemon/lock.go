@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"time"
 
@@ -32,8 +33,9 @@ const (
 // Only root can open the file. With a lock that others could take, such as an abstract
 // socket's name or a network namespace's own file, they could keep an agent from starting.
 type Lock struct {
-	path string
-	file *os.File
+	path  string
+	file  *os.File
+	lstat func(string) (fs.FileInfo, error) // os.Lstat; tests let it fail
 }
 
 // Alone makes sure that nobody else serves at this root, or elsewhere with the same
@@ -46,7 +48,7 @@ func (d *Daemon) Alone() error {
 	if d.Sole == nil || d.locked != nil {
 		return nil
 	}
-	locked, err := d.Sole(d.Instance, d.Root)
+	locked, err := d.Sole(d.Instance, d.Root, nil)
 	if errors.Is(err, ErrTwice) {
 		return err
 	}
@@ -59,10 +61,10 @@ func (d *Daemon) Alone() error {
 
 // LockInstance returns a function for Place.Sole, which locks an instance in a network
 // namespace.
-func LockInstance(netns ns.Ref) func(instance string, dir root.Dir) (*Lock, error) {
-	return func(instance string, dir root.Dir) (*Lock, error) {
+func LockInstance(netns ns.Ref) func(instance string, dir root.Dir, held *Lock) (*Lock, error) {
+	return func(instance string, dir root.Dir, held *Lock) (*Lock, error) {
 		path := root.Lock(instance, netns.Ino)
-		l, err := take(path, dir)
+		l, err := take(path, dir, held)
 		if errors.Is(err, ErrTwice) {
 			return nil, fmt.Errorf("%w: if root %s was moved here, end that agent first; if this root is a copy for a new agent, "+
 				"remove %s and %s", err, dir, dir.State(), dir.Run())
@@ -82,13 +84,17 @@ func (d *Daemon) Others(instance string) bool {
 }
 
 // LockAgain locks the instance again if somebody has removed the lock's file. It returns
-// ErrTwice if another daemon has locked the instance since.
+// ErrTwice if another daemon has locked the instance since. If the look at the file fails, the
+// daemon still has its lock, and the next look tells whether the file is gone.
 func (d *Daemon) LockAgain() error {
-	if d.locked == nil || d.locked.there() {
+	if d.locked == nil {
 		return nil
 	}
-	again, err := d.Sole(d.Instance, d.Root)
-	if err != nil {
+	if there, err := d.locked.there(); there || err != nil {
+		return nil
+	}
+	again, err := d.Sole(d.Instance, d.Root, d.locked)
+	if err != nil || again == d.locked { // somebody has put the file back
 		return err
 	}
 	err = d.locked.file.Close()
@@ -97,16 +103,26 @@ func (d *Daemon) LockAgain() error {
 }
 
 // take locks a file, and writes into the file which process and root have locked it. It makes the file
-// if there is none.
-func take(path string, dir root.Dir) (*Lock, error) {
+// if there is none. If the file is the one that held has locked, take returns held: a process cannot
+// lock its file twice.
+func take(path string, dir root.Dir, held *Lock) (*Lock, error) {
 	for end := time.Now().Add(lockWait); ; time.Sleep(lockPoll) {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 		if err != nil {
 			return nil, err
 		}
-		l := &Lock{path, f}
+		if held.is(f) {
+			return held, f.Close()
+		}
+		l := &Lock{path, f, os.Lstat}
+		there := false
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil && l.there() {
+		if err == nil {
+			if there, err = l.there(); err != nil && time.Now().Before(end) {
+				err = nil // it may pass: try again
+			}
+		}
+		if there {
 			if f.Truncate(0) == nil { // if the disk is full, the lock alone is enough
 				_, _ = fmt.Fprintf(f, "process %d, --root %s\n", os.Getpid(), dir)
 			}
@@ -122,14 +138,31 @@ func take(path string, dir root.Dir) (*Lock, error) {
 	}
 }
 
-// there reports whether the locked file is still the one at its path.
-func (l *Lock) there() bool {
+// there reports whether the locked file is still the one at its path. An error, such as ENOMEM,
+// says that nobody can tell for the moment.
+func (l *Lock) there() (bool, error) {
+	locked, err := l.file.Stat()
+	if err != nil {
+		return false, err
+	}
+	now, err := l.lstat(l.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && os.SameFile(locked, now), err
+}
+
+// is reports whether f is the locked file.
+func (l *Lock) is(f *os.File) bool {
+	if l == nil {
+		return false
+	}
 	locked, err := l.file.Stat()
 	if err != nil {
 		return false
 	}
-	now, err := os.Lstat(l.path)
-	return err == nil && os.SameFile(locked, now)
+	opened, err := f.Stat()
+	return err == nil && os.SameFile(locked, opened)
 }
 
 // release removes the lock's file, and gives the lock back.
@@ -137,7 +170,7 @@ func (l *Lock) release() error {
 	if l == nil {
 		return nil
 	}
-	if l.there() {
+	if there, _ := l.there(); there {
 		_ = os.Remove(l.path) // while this process has the lock, so that the file is nobody else's; a file that stays does no harm
 	}
 	return l.file.Close()

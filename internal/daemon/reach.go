@@ -18,8 +18,11 @@ const presence = time.Second
 func (d *Daemon) keepReachable(ctx context.Context, srv *server.Server, usurped chan<- error) {
 	look := time.NewTicker(presence)
 	defer look.Stop()
-	var unheard string // why nobody can reach the daemon
-	var unlocked bool  // the instance could not be locked again
+	var unheard string // why nobody can reach the daemon, as the log says already
+	if d.deaf != nil {
+		unheard = d.deaf.Error()
+	}
+	var unlocked bool // the instance could not be locked again
 	for {
 		select {
 		case <-ctx.Done():
@@ -28,12 +31,12 @@ func (d *Daemon) keepReachable(ctx context.Context, srv *server.Server, usurped 
 		}
 		again, err := srv.Relisten()
 		if again {
-			if d.deaf {
+			if d.deaf != nil {
 				d.Log.Info("the agent has made its socket")
 			} else {
 				d.Log.Warn("somebody removed the socket, and the agent made it again")
 			}
-			d.deaf = false
+			d.deaf = nil
 			d.unmarked = true // the marker may have gone with the folder
 		}
 		if d.unmarked {

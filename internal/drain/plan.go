@@ -1,7 +1,6 @@
 package drain
 
 import (
-	"errors"
 	"slices"
 
 	"github.com/berth-net/berth/internal/attachment"
@@ -9,7 +8,6 @@ import (
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
-	"github.com/berth-net/berth/internal/patience"
 	"github.com/berth-net/berth/internal/stamp"
 )
 
@@ -59,23 +57,23 @@ func (d *Drain) meant(r deletions.Record) []*attachment.Entry {
 
 // Going reports whether a deletion of an attachment waits: a pod that a plugin has cut off
 // must not get its network back before the deletion is done, and a pod whose plugin has found
-// nothing to cut off must not get a network. If the folder cannot be read, or
-// hangs when something new may be in it, Going returns why.
+// nothing to cut off must not get a network. If the look at the folder fails when something new may
+// be in the folder (Quiet), Going returns why. If nothing new can be there, a link that others have
+// set down does not wait for the folder, whatever the reason, such as a folder that hangs or that
+// belongs to somebody else.
 func (d *Drain) Going(id hold.ID) (bool, error) {
 	e := d.index.Get(id)
 	if e == nil {
 		return false, nil
 	}
 	pending, err := d.lookFor(e.Record.Key)
-	if errors.Is(err, patience.ErrHangs) && d.Quiet() {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	return slices.ContainsFunc(pending, func(q deletions.Entry) bool {
+	going := slices.ContainsFunc(pending, func(q deletions.Entry) bool {
 		return slices.ContainsFunc(d.meant(q.Record), func(e *attachment.Entry) bool { return e.Owner.ID == id })
-	}), nil
+	})
+	if going || d.Quiet() {
+		return going, nil
+	}
+	return false, err
 }
 
 // Later returns Going of the Drain that *d has when somebody asks: the links' kind is made before the

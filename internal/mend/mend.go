@@ -118,6 +118,8 @@ func (m *Mend) Keep(ctx context.Context) {
 			for _, n := range news {
 				w.Hear(n, time.Now())
 			}
+		case <-w.failed:
+			w.retry(time.Now())
 		case <-timer.C:
 			w.Act(ctx, time.Now())
 		}
@@ -125,19 +127,22 @@ func (m *Mend) Keep(ctx context.Context) {
 	}
 }
 
-// mend takes again what an owner lacks. first says that this owner was not repaired lately.
-func (m *Mend) mend(ctx context.Context, id hold.ID, first bool) {
+// mend takes again what an owner lacks, and reports whether it failed. first says that this owner
+// was not repaired lately.
+func (m *Mend) mend(ctx context.Context, id hold.ID, first bool) (failed bool) {
 	o, ok := m.Ledger.Owner(id)
 	if !ok {
-		return
+		return false
 	}
 	err := m.Engine.RepairSoon(ctx, id)
 	for _, h := range o.Holds {
 		m.hooks.Taint(h)
 	}
-	if err != nil && ctx.Err() == nil && first {
+	failed = err != nil && ctx.Err() == nil
+	if failed && first {
 		m.Log.Warn("could not mend what others have changed", "owner", id, "err", err)
 	}
+	return failed
 }
 
 // routeName returns the name by which the ledger finds the owner of a route: a pod's address,

@@ -41,6 +41,8 @@ type Watcher struct {
 	work    sync.WaitGroup
 	places  chan struct{} // has a token for each repair under way
 	mending sync.Map      // hold.ID of owners that are being repaired, or are about to be
+	broken  sync.Map      // hold.ID to int: owners whose repair failed, so many times in a row
+	failed  chan struct{} // has a token when broken has more
 }
 
 // mendsAtOnce is how many owners are repaired beside each other, so that a repair which a pod
@@ -54,7 +56,7 @@ type unforwarded struct {
 }
 
 func NewWatcher(m *Mend) *Watcher {
-	return &Watcher{Mend: m, suspects: map[hold.ID]*suspect{}, still: map[unforwarded]bool{}, places: make(chan struct{}, mendsAtOnce)}
+	return &Watcher{Mend: m, suspects: map[hold.ID]*suspect{}, still: map[unforwarded]bool{}, places: make(chan struct{}, mendsAtOnce), failed: make(chan struct{}, 1)}
 }
 
 // Wait waits until all that Act began has ended.
@@ -65,7 +67,9 @@ type suspect struct {
 	at      time.Time // when the owner is to be repaired; zero: nothing is due
 	down    bool      // its link is down, by the last news
 	last    time.Time // when it was last repaired
-	repairs int       // how often it was repaired lately
+	repairs int       // how often it was repaired lately because of news
+	failed  int       // how many of its repairs failed in a row, but for one under way
+	again   bool      // at is for a repair that failed, and no news have come since
 	gone    bool      // the only news is that its link is gone, perhaps with its pod
 	loose   bool      // its link was outside the live group, for which the table's rules are, or had a master
 }
@@ -134,8 +138,30 @@ func (w *Watcher) note(id hold.ID, now time.Time, after time.Duration) {
 		s = &suspect{}
 		w.suspects[id] = s
 	}
-	s.gone = false
+	s.gone, s.again = false, false
 	s.note(now, after)
+}
+
+// retry arranges for other tries of the repairs that failed, such as while nobody could tell
+// whether a deletion waits. The sweep may come much later. Tries do not count as repairs, so that
+// later news do not wait for longer.
+func (w *Watcher) retry(now time.Time) {
+	w.broken.Range(func(key, failed any) bool {
+		id := key.(hold.ID)
+		w.broken.Delete(id)
+		if o, ok := w.Ledger.Owner(id); !ok || !o.Wanted() {
+			return true
+		}
+		s := w.suspects[id]
+		if s == nil {
+			s = &suspect{}
+			w.suspects[id] = s
+		}
+		if s.failed = failed.(int); s.at.IsZero() {
+			s.at, s.again = now.Add(patience.Backoff(Fight, Truce, s.failed)), true
+		}
+		return true
+	})
 }
 
 // note arranges for a repair after a while, and later if there were repairs lately.
@@ -252,10 +278,14 @@ func (w *Watcher) Act(ctx context.Context, now time.Time) {
 			s.at = now.Add(Fight)
 			continue
 		}
-		s.repaired(now)
+		if s.again {
+			s.at, s.last, s.again = time.Time{}, now, false
+		} else {
+			s.repaired(now)
+		}
 		s.down = false
 		due[id] = *s
-		s.gone, s.loose = false, false
+		s.gone, s.loose, s.failed = false, false, 0
 		w.mending.Store(id, nil)
 	}
 	if len(due) > 0 {
@@ -281,7 +311,13 @@ func (w *Watcher) mendAll(ctx context.Context, due map[hold.ID]suspect) {
 			if s.gone && m.podGone(id) {
 				return
 			}
-			m.mend(ctx, id, s.repairs == 1)
+			if m.mend(ctx, id, s.repairs == 1 && s.failed == 0) {
+				w.broken.Store(id, s.failed+1)
+				select {
+				case w.failed <- struct{}{}:
+				default: // Keep is about to look
+				}
+			}
 			if s.loose {
 				m.hooks.Exposed()
 			}

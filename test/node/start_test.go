@@ -177,26 +177,103 @@ func TestRunHasNoInodes(t *testing.T) {
 	a.stop()
 }
 
-// Somebody's folder, which is not empty, is in the socket's place: the agent detaches pods that were
-// deleted meanwhile, and makes the socket when it can.
+// Something else is in the place of the socket, of the marker or of their folder: the agent detaches
+// pods that were deleted meanwhile, says once what is wrong, and makes the socket when it can.
 func TestFolderInTheSocketsPlace(t *testing.T) {
-	a := newAgent(t, nil, pools)
-	t.Cleanup(func() { a.releaseAll(); a.remove() })
-	a.start()
-	pods, got := a.podsOf(2)
-	nettest.Ping(t, pods[1], got[0].addrs[0])
-	a.stop()
-	a.del("c0")
-	must(t, os.MkdirAll(filepath.Join(a.root.Socket(), "below"), 0o755))
-	started := make(chan error, 1)
-	go func() { started <- a.tryStart() }()
-	nettest.Eventually(t, "the deletion to be done", func() bool {
-		files, err := filepath.Glob(filepath.Join(deletions.Path(a.root), "*.json"))
-		return err == nil && len(files) == 0
-	})
-	must(t, os.Remove(filepath.Join(a.root.Socket(), "below")))
-	must(t, <-started)
-	nettest.NoPing(t, pods[1], got[0].addrs[0])
-	a.del("c1", wait)
-	a.stop()
+	for name, test := range map[string]struct {
+		put   func(t *testing.T, a *agent)
+		clear func(t *testing.T, a *agent)
+		says  string
+	}{
+		"a full folder": {
+			func(t *testing.T, a *agent) { must(t, os.MkdirAll(filepath.Join(a.root.Socket(), "below"), 0o755)) },
+			func(t *testing.T, a *agent) { must(t, os.Remove(filepath.Join(a.root.Socket(), "below"))) },
+			"something else is in the place of the agent's socket",
+		},
+		"a full folder in the new socket's place": {
+			func(t *testing.T, a *agent) {
+				must(t, os.MkdirAll(filepath.Join(a.root.Socket()+".new", "below"), 0o755))
+			},
+			func(t *testing.T, a *agent) { must(t, os.RemoveAll(a.root.Socket()+".new")) },
+			"removing the socket that a killed agent left",
+		},
+		"a mount": {
+			func(t *testing.T, a *agent) {
+				bind(t, nettest.Pod(t), a.root.Socket())
+				t.Cleanup(func() { _ = unix.Unmount(a.root.Socket(), unix.MNT_DETACH) }) // if the test failed before
+			},
+			func(t *testing.T, a *agent) { unbind(t, a.root.Socket(), 0) },
+			"something is mounted at",
+		},
+		"another program's socket": {
+			func(t *testing.T, a *agent) {
+				s, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: a.root.Socket(), Net: "unixgram"})
+				must(t, err)
+				t.Cleanup(func() { s.Close() })
+			},
+			func(t *testing.T, a *agent) { must(t, os.Remove(a.root.Socket())) },
+			"another program uses the socket",
+		},
+		"a link instead of the run folder": {
+			func(t *testing.T, a *agent) {
+				must(t, os.RemoveAll(a.root.Run()))
+				must(t, os.Symlink(t.TempDir(), a.root.Run()))
+			},
+			func(t *testing.T, a *agent) { must(t, os.Remove(a.root.Run())) },
+			"is not a folder",
+		},
+		"a file instead of the run folder": {
+			func(t *testing.T, a *agent) {
+				must(t, os.RemoveAll(a.root.Run()))
+				must(t, os.WriteFile(a.root.Run(), nil, 0o600))
+			},
+			func(t *testing.T, a *agent) { must(t, os.Remove(a.root.Run())) },
+			"is not a folder",
+		},
+		"a full folder in the marker's place": {
+			func(t *testing.T, a *agent) {
+				must(t, os.Remove(a.marker()))
+				must(t, os.MkdirAll(filepath.Join(a.marker(), "below"), 0o755))
+			},
+			func(t *testing.T, a *agent) { must(t, os.RemoveAll(a.marker())) },
+			"which is in the place of a file",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAgent(t, nil, pools)
+			t.Cleanup(func() { a.releaseAll(); a.remove() })
+			a.start()
+			pods, got := a.podsOf(2)
+			nettest.Ping(t, pods[1], got[0].addrs[0])
+			a.stop()
+			a.del("c0")
+			test.put(t, a)
+			started := make(chan error, 1)
+			go func() { started <- a.tryStart() }()
+			nettest.Eventually(t, "the deletion to be done", func() bool {
+				files, err := filepath.Glob(filepath.Join(deletions.Path(a.root), "*.json"))
+				return err == nil && len(files) == 0
+			})
+			nettest.Eventually(t, "the agent to serve, and to lock its instance", func() bool {
+				_, err := os.Stat(a.lockFile())
+				return err == nil && strings.Count(a.log.String(), "msg=serving") == 2
+			})
+			for range 2 { // it locks the instance again after each try to make the socket
+				a.lose(a.lockFile())
+				nettest.Eventually(t, "the lock", func() bool { _, err := os.Stat(a.lockFile()); return err == nil })
+			}
+			if n := strings.Count(a.log.String(), test.says); n != 1 {
+				t.Errorf("it says %d times %q", n, test.says)
+			}
+			test.clear(t, a)
+			must(t, <-started)
+			nettest.Eventually(t, "the marker to be written", func() bool {
+				info, err := os.Lstat(a.marker())
+				return err == nil && info.Mode().IsRegular()
+			})
+			nettest.NoPing(t, pods[1], got[0].addrs[0])
+			a.del("c1", wait)
+			a.stop()
+		})
+	}
 }

@@ -3,11 +3,17 @@ package node
 import (
 	"context"
 	"fmt"
+	"net"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -21,6 +27,44 @@ func startSeldom(t *testing.T) *agent {
 	a.configure(seldom)
 	a.startWatched()
 	return a
+}
+
+// Somebody gives the queue's folder to another user, or puts a file in its place. With the folder of
+// another user, in which nothing new can be, the agent mends a link at once. It leaves the link
+// down as long as a deletion may wait, and mends it soon after that, without a sweep.
+func TestMendedBesideQueueThatFails(t *testing.T) {
+	a := startSeldom(t)
+	_, got := a.podsOf(2)
+	folder := deletions.Path(a.root)
+	isUp := func(i int) bool { return nettest.Link(t, got[i].host).Attrs().Flags&net.FlagUp != 0 }
+	must(t, os.Chown(folder, 1000, -1))
+	nettest.Run(t, nil, "ip link set "+got[0].host+" down")
+	eventuallyWithin(t, "the link to be mended beside a folder of another user", 10*time.Second, func() bool { return isUp(0) })
+	must(t, os.Chown(folder, 0, -1))
+
+	file := folder + ".file"
+	must(t, os.WriteFile(file, nil, 0o600))
+	swap := func() { must(t, unix.Renameat2(unix.AT_FDCWD, folder, unix.AT_FDCWD, file, unix.RENAME_EXCHANGE)) }
+	swap()
+	healed := false
+	t.Cleanup(func() {
+		if !healed {
+			swap()
+		}
+	})
+	eventuallyWithin(t, "the agent to see it", 10*time.Second, func() bool { return strings.Contains(a.log.String(), "not a directory") })
+	nettest.Run(t, nil, "ip link set "+got[1].host+" down")
+	const failed = "could not mend what others have changed"
+	eventuallyWithin(t, "a try to mend the link", 10*time.Second, func() bool { return strings.Contains(a.log.String(), failed) })
+	if isUp(1) {
+		t.Error("the link is up, although a deletion may wait")
+	}
+	swap()
+	healed = true
+	eventuallyWithin(t, "the link to be mended once the queue can be read", 10*time.Second, func() bool { return isUp(1) })
+	if n := strings.Count(a.log.String(), failed); n != 1 {
+		t.Errorf("it says %d times that it could not mend", n)
+	}
 }
 
 // The agent mends changes of others to the host's side of a pod when they happen, and not only

@@ -131,7 +131,8 @@ func (s *Server) newHTTP(h http.Handler, c *conns) *http.Server {
 
 // Listen makes the daemon's socket in dir: from then on, clients wait instead of finding
 // nobody. The daemon has to open (and so lock) its ledger before, since the lock alone
-// decides which of two daemons serves a root.
+// decides which of two daemons serves a root. After any error but ErrServed the daemon can go on
+// without a socket, and call Relisten.
 func (s *Server) Listen(dir root.Dir) error {
 	s.dir = dir
 	sock, err := listen(dir, s.log)
@@ -159,6 +160,9 @@ func (s *Server) Relisten() (again bool, err error) {
 		return false, nil
 	}
 	sock, err := listen(s.dir, s.log)
+	if err != nil && old == nil {
+		return false, fmt.Errorf("listening on %s: %w", s.dir.Socket(), err) // Listen's own words
+	}
 	if err != nil {
 		return false, fmt.Errorf("listening on %s again: %w", s.dir.Socket(), err)
 	}

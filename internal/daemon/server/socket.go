@@ -21,9 +21,10 @@ import (
 // ErrServed says that a daemon answers at a root already.
 var ErrServed = errors.New("another agent serves this root")
 
-// ErrInWay says that something is in the socket's place that is no socket, and that Listen leaves
-// alone: a folder or a file that is not empty, or one that cannot be removed.
-var ErrInWay = errors.New("something else is in the place of the agent's socket")
+// errInWay says that something is in the socket's place that is no agent's socket, and that Listen
+// leaves alone: a folder or a file that is not empty, another program's socket, or what cannot be
+// removed.
+var errInWay = errors.New("something else is in the place of the agent's socket")
 
 // socket is the API's unix socket. Only root and the daemon's own user can connect: the
 // modes of the directory and of the socket keep others out, and Accept checks each peer's
@@ -105,7 +106,7 @@ func makeRun(dir root.Dir) error {
 
 // checkStale returns nil if listen may make its socket at path: if nothing is there, a socket on which
 // no daemon listens, or something that is empty. It returns ErrServed if a daemon listens there, and
-// ErrInWay if something else is there.
+// errInWay if something else is there.
 func checkStale(path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -127,6 +128,8 @@ func checkStale(path string) error {
 		return nil
 	case errors.Is(err, client.ErrAway): // a daemon listens there, but accepts no connection
 		return fmt.Errorf("%w: %w", ErrServed, err)
+	case errors.Is(err, unix.EPROTOTYPE): // a daemon's socket is a stream
+		return fmt.Errorf("%w: another program uses the socket %s: %w", errInWay, path, err)
 	}
 	return fmt.Errorf("looking for another agent: %w", err)
 }
@@ -142,7 +145,7 @@ func checkEmpty(path string, info fs.FileInfo) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%w: %s is not a socket", ErrInWay, path)
+	return fmt.Errorf("%w: %s is not a socket", errInWay, path)
 }
 
 // bind listens at a path of any length.
@@ -154,7 +157,8 @@ func bind(path string) (*net.UnixListener, error) {
 	defer done()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: short, Net: "unix"})
 	if err != nil {
-		return nil, err
+		// Without the short path: its number may change from try to try, and each new text is logged.
+		return nil, fmt.Errorf("making %s: %w", path, errors.Unwrap(err))
 	}
 	l.SetUnlinkOnClose(false) // publish renames the file, and remove removes it
 	return l, nil
@@ -172,9 +176,12 @@ func publish(fresh, path string) (os.FileInfo, error) {
 	err = os.Rename(fresh, path)
 	if errors.Is(err, unix.EISDIR) || errors.Is(err, fs.ErrExist) {
 		if dir := unix.Rmdir(path); dir != nil { // Rmdir removes no socket that another agent has put there meanwhile
-			return nil, fmt.Errorf("%w: removing the folder %s: %w", ErrInWay, path, dir)
+			return nil, fmt.Errorf("%w: removing the folder %s: %w", errInWay, path, dir)
 		}
 		err = os.Rename(fresh, path)
+	}
+	if errors.Is(err, unix.EBUSY) {
+		return nil, fmt.Errorf("%w: something is mounted at %s: %w", errInWay, path, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("putting the socket in its place: %w", err)

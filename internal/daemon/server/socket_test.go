@@ -61,6 +61,9 @@ func TestLongRoot(t *testing.T) {
 	}
 }
 
+// What Listen refuses, Relisten refuses in the same words, so that a daemon that tries again each
+// second has one line for its log. None of it is taken for another daemon, beside which no daemon
+// starts.
 func TestListenRefuses(t *testing.T) {
 	for name, test := range map[string]struct {
 		prepare func(dir root.Dir) error
@@ -79,6 +82,17 @@ func TestListenRefuses(t *testing.T) {
 			elsewhere := filepath.Join(string(dir), "elsewhere")
 			return errors.Join(os.Remove(dir.Run()), os.Mkdir(elsewhere, 0o700), os.Symlink(elsewhere, dir.Run()))
 		}, "is not a folder"},
+		"a file instead of the folder": {func(dir root.Dir) error {
+			return errors.Join(os.Remove(dir.Run()), os.WriteFile(dir.Run(), nil, 0o600))
+		}, "is not a folder"},
+		"another program's socket": {func(dir root.Dir) error {
+			s, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: dir.Socket(), Net: "unixgram"})
+			t.Cleanup(func() { s.Close() })
+			return err
+		}, "something else is in the place"},
+		"a folder in the new socket's place": {func(dir root.Dir) error {
+			return os.MkdirAll(filepath.Join(dir.Socket()+".new", "below"), 0o700)
+		}, "removing the socket that a killed agent left"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := root.Dir(t.TempDir())
@@ -86,12 +100,16 @@ func TestListenRefuses(t *testing.T) {
 				must(t, os.MkdirAll(dir.Run(), 0o700))
 			}
 			must(t, test.prepare(dir))
-			err := newToy(t, dir, 0).Listen(dir)
-			if err == nil || !strings.Contains(err.Error(), test.want) {
+			a := newToy(t, dir, 0)
+			err := a.Listen(dir)
+			if err == nil || !strings.Contains(err.Error(), test.want) || errors.Is(err, ErrServed) {
 				t.Errorf("got %v, want ... %s", err, test.want)
 			}
+			if again, same := a.Relisten(); again || same == nil || same.Error() != err.Error() {
+				t.Errorf("again: %v, %v; the first time: %v", again, same, err)
+			}
 			left, _ := filepath.Glob(dir.Run() + "/*.new")
-			if len(left) > 0 {
+			if len(left) > 0 && !strings.HasSuffix(name, "the new socket's place") {
 				t.Errorf("left behind: %v", left)
 			}
 		})
