@@ -242,20 +242,28 @@ func TestGoingBesideQueueThatFails(t *testing.T) {
 	r.add(request("c", nettest.Pod(t)))
 	must(t, r.drain.All(t.Context()))
 	o := r.index.Get(r.id("c")).Owner
-	must(t, os.Chown(deletions.Path(r.root), 1000, -1))
+	// The agent takes no folder that others can write into, and cannot make this folder private.
+	must(t, unix.Mount("none", deletions.Path(r.root), "tmpfs", unix.MS_RDONLY, "mode=777"))
+	unmount := sync.OnceFunc(func() { must(t, unix.Unmount(deletions.Path(r.root), unix.MNT_DETACH)) })
+	t.Cleanup(unmount)
 	if err := r.drain.Answers(); err == nil {
-		t.Error("it looks into a folder of another user")
+		t.Error("it looks into a folder that others can write into")
 	}
 	if going, err := r.drain.Going(o.ID); going || err != nil {
 		t.Errorf("nothing new is in the queue: %v, %v", going, err)
 	}
-	must(t, os.Rename(deletions.Path(r.root), deletions.Path(r.root)+".away"))
-	must(t, os.WriteFile(deletions.Path(r.root), nil, 0o600))
+	unmount()
+	file := deletions.Path(r.root) + ".file"
+	must(t, os.WriteFile(file, nil, 0o600))
+	swap := func() { // at once: whoever watches the folder makes it anew where there is nothing
+		must(t, unix.Renameat2(unix.AT_FDCWD, deletions.Path(r.root), unix.AT_FDCWD, file, unix.RENAME_EXCHANGE))
+	}
+	swap()
 	nettest.Eventually(t, "it to be told of", func() bool { return !r.drain.Quiet() })
 	if going, err := r.drain.Going(o.ID); going || err == nil {
 		t.Errorf("something new may be in the queue: %v, %v", going, err)
 	}
-	must(t, os.Remove(deletions.Path(r.root)))
+	swap()
 	r.enqueue(r.deletion("c", ""))
 	if going, err := r.drain.Going(o.ID); !going || err != nil {
 		t.Errorf("the deletion waits: %v, %v", going, err)

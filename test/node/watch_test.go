@@ -29,18 +29,21 @@ func startSeldom(t *testing.T) *agent {
 	return a
 }
 
-// Somebody gives the queue's folder to another user, or puts a file in its place. With the folder of
-// another user, in which nothing new can be, the agent mends a link at once. It leaves the link
-// down as long as a deletion may wait, and mends it soon after that, without a sweep.
+// Somebody mounts a folder over the queue's, which the agent does not take because others can write into
+// it, or puts a file in the place of the queue's folder. As long as nothing new can be in the queue, the
+// agent mends a link at once. It leaves the link down as long as a deletion may wait, and mends the link
+// soon after that, without a sweep.
 func TestMendedBesideQueueThatFails(t *testing.T) {
 	a := startSeldom(t)
 	_, got := a.podsOf(2)
 	folder := deletions.Path(a.root)
 	isUp := func(i int) bool { return nettest.Link(t, got[i].host).Attrs().Flags&net.FlagUp != 0 }
-	must(t, os.Chown(folder, 1000, -1))
+	must(t, unix.Mount("none", folder, "tmpfs", unix.MS_RDONLY, "mode=777"))
+	unmount := sync.OnceFunc(func() { must(t, unix.Unmount(folder, unix.MNT_DETACH)) })
+	t.Cleanup(unmount)
 	nettest.Run(t, nil, "ip link set "+got[0].host+" down")
-	eventuallyWithin(t, "the link to be mended beside a folder of another user", 10*time.Second, func() bool { return isUp(0) })
-	must(t, os.Chown(folder, 0, -1))
+	eventuallyWithin(t, "the link to be mended beside a folder that the agent does not take", 10*time.Second, func() bool { return isUp(0) })
+	unmount()
 
 	file := folder + ".file"
 	must(t, os.WriteFile(file, nil, 0o600))
