@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -23,16 +24,17 @@ var ErrMoved = errors.New("the agent was started in another network namespace th
 // something that is no file has its name, or no folder the run folder's name.
 func ReadMarker(dir root.Dir) (epoch, instance string, err error) {
 	raw, err := root.ReadFile(dir.Epoch())
-	for _, none := range []error{fs.ErrNotExist, root.ErrIrregular, unix.ENOTDIR, unix.ELOOP} {
-		if errors.Is(err, none) {
-			err = nil
-		}
-	}
-	if err != nil {
+	if err != nil && !noMarker(err) {
 		return "", "", fmt.Errorf("looking for the marker of this epoch: %w", err)
 	}
 	epoch, instance, _ = strings.Cut(string(raw), "\n")
 	return strings.TrimSpace(epoch), strings.TrimSpace(instance), nil
+}
+
+// noMarker reports whether an error of looking at the marker says that there is none.
+func noMarker(err error) bool {
+	return slices.ContainsFunc([]error{fs.ErrNotExist, root.ErrIrregular, unix.ENOTDIR, unix.ELOOP},
+		func(none error) bool { return errors.Is(err, none) })
 }
 
 // ThisEpoch returns the boot and the network namespace that the daemon lives in.
@@ -61,7 +63,7 @@ func (d *Daemon) Enter(stays func(former string) string) error {
 	if was.Boot == now.Boot && was != now && !d.Moved {
 		if _, err := os.Stat(marker); err == nil {
 			return fmt.Errorf("%w: start it in the former one; or, if all of its %s are gone, remove %s or use --moved", ErrMoved, d.Owners, marker)
-		} else if !errors.Is(err, fs.ErrNotExist) {
+		} else if !noMarker(err) {
 			return fmt.Errorf("looking for the marker of this epoch: %w", err)
 		}
 		if there := stays(EpochText(was)); there != "" {

@@ -84,14 +84,14 @@ func (d *Daemon) Others(instance string) bool {
 }
 
 // LockAgain locks the instance again if somebody has removed the lock's file. It returns
-// ErrTwice if another daemon has locked the instance since. If the look at the file fails, the
-// daemon still has its lock, and the next look tells whether the file is gone.
+// ErrTwice if another daemon has locked the instance since. If the look at the file fails, LockAgain
+// returns why: the daemon still has its lock, and the next look tells whether the file is gone.
 func (d *Daemon) LockAgain() error {
 	if d.locked == nil {
 		return nil
 	}
 	if there, err := d.locked.there(); there || err != nil {
-		return nil
+		return err
 	}
 	again, err := d.Sole(d.Instance, d.Root, d.locked)
 	if err != nil || again == d.locked { // somebody has put the file back

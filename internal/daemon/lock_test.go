@@ -72,9 +72,11 @@ func TestLockIsOwn(t *testing.T) {
 			locked.lstat = os.Lstat
 			return nil, &os.PathError{Op: "lstat", Path: path, Err: passing}
 		}
-		if err := d.LockAgain(); err != nil || d.locked != locked {
+		err := d.LockAgain()
+		if d.locked != locked || errors.Is(err, ErrTwice) || passing != unix.ENOENT && !errors.Is(err, passing) {
 			t.Errorf("after %v: %v", passing, err)
 		}
+		must(t, d.LockAgain())
 	}
 	must(t, os.Remove(path))
 	must(t, d.LockAgain())

@@ -22,7 +22,7 @@ func (d *Daemon) keepReachable(ctx context.Context, srv *server.Server, usurped 
 	if d.deaf != nil {
 		unheard = d.deaf.Error()
 	}
-	var unlocked bool // the instance could not be locked again
+	var unlocked bool // LockAgain failed
 	for {
 		select {
 		case <-ctx.Done():
@@ -52,7 +52,7 @@ func (d *Daemon) keepReachable(ctx context.Context, srv *server.Server, usurped 
 			return
 		}
 		if bad != nil && !unlocked {
-			d.Log.Error("somebody removed the lock of the instance, and the agent could not lock it again", "err", bad)
+			d.Log.Error("the agent cannot tell whether it still has the lock of its instance, or could not lock it again", "err", bad)
 		}
 		unlocked = bad != nil
 		if was := unheard; err == nil {

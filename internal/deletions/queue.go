@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +27,8 @@ type Queue struct {
 	refill sync.Mutex // one Refill at a time: two would make the same files
 	once   sync.Once
 	closed chan struct{} // Close closes it
+
+	followed atomic.Bool // the kernel tells of what comes into the folder
 }
 
 // Entry is a deletion that waits.

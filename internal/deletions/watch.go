@@ -41,6 +41,10 @@ func (q *Queue) Close() error {
 	return nil
 }
 
+// Watched reports whether the kernel tells the queue at once of what comes into the folder. While the
+// queue has no inotify instance, something new may be in the folder for a second before Watch says so.
+func (q *Queue) Watched() bool { return q.followed.Load() }
+
 // inotify watches the folder, and makes it if it is missing. It returns no file if there is
 // no inotify instance to be had.
 func (q *Queue) inotify() (*os.File, error) {
@@ -87,6 +91,8 @@ func (q *Queue) keepWatching(events *os.File, changed func()) {
 // follow calls changed for events until the folder is no longer the queue's folder, or the
 // queue is closed.
 func (q *Queue) follow(events *os.File, changed func()) {
+	q.followed.Store(true)
+	defer q.followed.Store(false)
 	over := make(chan struct{})
 	defer close(over)
 	go func() {

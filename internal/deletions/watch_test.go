@@ -87,9 +87,13 @@ func TestWatchWithoutInotify(t *testing.T) {
 		go q.keepWatching(nil, changed)
 		return nil
 	})
+	if q.Watched() {
+		t.Error("without an inotify instance the kernel tells of files at once")
+	}
 	soon(1) // by the look
 	mustWrite(t, dir, example)
 	soon(2)
+	nettest.Eventually(t, "the kernel to tell of files at once", q.Watched)
 }
 
 // The queue makes a folder that is missing, but never a root.

@@ -87,7 +87,9 @@ func (d *Drain) Now(ctx context.Context) error {
 	told := d.told.Load()
 	err := d.drainAll(ctx)
 	if err == nil {
-		d.done.Store(told)
+		for was := d.done.Load(); was < told && !d.done.CompareAndSwap(was, told); was = d.done.Load() {
+			// A drain that hung may end after a later drain.
+		}
 	}
 	return err
 }

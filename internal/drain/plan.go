@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/berth-net/berth/internal/attachment"
@@ -8,6 +9,7 @@ import (
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/patience"
 	"github.com/berth-net/berth/internal/stamp"
 )
 
@@ -58,7 +60,7 @@ func (d *Drain) meant(r deletions.Record) []*attachment.Entry {
 // Going reports whether a deletion of an attachment waits: a pod that a plugin has cut off
 // must not get its network back before the deletion is done, and a pod whose plugin has found
 // nothing to cut off must not get a network. If the look at the folder fails when something new may
-// be in the folder (Quiet), Going returns why. If nothing new can be there, a link that others have
+// be in the folder (Quiet, Watched), Going returns why. If nothing new can be there, a link that others have
 // set down does not wait for the folder, whatever the reason, such as a folder that hangs or that
 // belongs to somebody else.
 func (d *Drain) Going(id hold.ID) (bool, error) {
@@ -70,8 +72,12 @@ func (d *Drain) Going(id hold.ID) (bool, error) {
 	going := slices.ContainsFunc(pending, func(q deletions.Entry) bool {
 		return slices.ContainsFunc(d.meant(q.Record), func(e *attachment.Entry) bool { return e.Owner.ID == id })
 	})
-	if going || d.Quiet() {
+	if going || err == nil {
 		return going, nil
+	}
+	// A look that hangs takes so long that a queue which is not watched is no longer quiet by then.
+	if d.Quiet() && (d.Watched() || errors.Is(err, patience.ErrHangs)) {
+		return false, nil
 	}
 	return false, err
 }

@@ -296,7 +296,11 @@ func (w *Watcher) Act(ctx context.Context, now time.Time) {
 // mendAll repairs the owners that are due, beside each other.
 func (w *Watcher) mendAll(ctx context.Context, due map[hold.ID]suspect) {
 	m := w.Mend
-	if err := m.hooks.Drain(ctx); err != nil { // a pod that a plugin has cut off must not get its network back
+	first := false // an owner is not due again because its repair failed: the log may lack why
+	for _, s := range due {
+		first = first || s.failed == 0
+	}
+	if err := m.hooks.Drain(ctx); err != nil && first { // a pod that a plugin has cut off must not get its network back
 		m.Log.Error("could not carry out all queued deletions", "err", err)
 	}
 	for id, s := range due {

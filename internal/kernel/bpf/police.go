@@ -39,7 +39,7 @@ type Policer struct{ program *ebpf.Program }
 // the burst the policer leaves room for what the rate sends in 100 ms, so that a sender that keeps to
 // the rate and the burst loses nothing. The policer counts packets as tc does, with their link-layer
 // header. If segments travel as one packet (GSO), the policer counts each segment with the packet's
-// headers, as tc does, if these are Ethernet, IP, at most 8 extension headers of IPv6, and TCP or UDP.
+// headers, as tc does, if these are Ethernet, IP, at most 8 extension headers of IPv6, and TCP, UDP or SCTP.
 // The policer drops segments with more extension headers, which nobody needs. The headers of other
 // packets can be longer, so the policer counts each of their segments as a frame of the link's MTU. If
 // spent is true, the policer begins as if somebody had just sent the burst and the bytes of the room. A

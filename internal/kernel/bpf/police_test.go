@@ -175,12 +175,20 @@ func TestEndlessHeaders(t *testing.T) {
 	}
 }
 
-// Segments that differ in length, as SCTP's, count as full frames, and as no less than the packet.
+// Each of SCTP's segments, which differ in length, counts with its headers. Such segments of other
+// protocols count as full frames, and as no less than the packet.
 func TestByFrags(t *testing.T) {
-	sctp := frame(unix.ETH_P_IP, 0x45, unix.IPPROTO_SCTP)
-	for _, c := range []struct{ segments, want int }{{100, 100 * (mtu + 14)}, {2, 2 * (mtu + 14)}, {1, 3000}, {0, 3000}} {
+	sctp4, sctp6 := frame(unix.ETH_P_IP, 0x46, unix.IPPROTO_SCTP), extended(16, unix.IPPROTO_SCTP, unix.IPPROTO_DSTOPTS)
+	other := frame(unix.ETH_P_IP, 0x45, unix.IPPROTO_GRE)
+	for _, c := range []struct {
+		frame          []byte
+		segments, want int
+	}{
+		{sctp4, 100, 3000 + 99*(14+24+12)}, {sctp4, 1, 3000}, {sctp4, 0, 3000}, {sctp6, 10, 3000 + 9*(14+40+16+12)},
+		{other, 100, 100 * (mtu + 14)}, {other, 2, 2 * (mtu + 14)}, {other, 1, 3000}, {other, 0, 3000},
+	} {
 		p := policer(t, 1, uint64(c.want+14))
-		if verdict(t, p, sctp, c.segments, byFrags) != next || !passes(t, p, 14) || passes(t, p, 14) {
+		if verdict(t, p, c.frame, c.segments, byFrags) != next || !passes(t, p, 14) || passes(t, p, 14) {
 			t.Errorf("a packet of 3000 bytes with %d segments does not count as %d", c.segments, c.want)
 		}
 	}
@@ -196,7 +204,7 @@ func TestCostDoesNotOverflow(t *testing.T) {
 			p, err := NewPolicer(rate, math.MaxUint32, int(mtu), false)
 			must(t, err)
 			defer p.Close()
-			if said := verdict(t, p, frame(unix.ETH_P_IP, 0x45, unix.IPPROTO_SCTP), segments, byFrags); said != shot {
+			if said := verdict(t, p, frame(unix.ETH_P_IP, 0x45, unix.IPPROTO_GRE), segments, byFrags); said != shot {
 				t.Errorf("at %d bytes a second %d frames with an MTU of %d pass", rate, segments, mtu)
 			}
 		}

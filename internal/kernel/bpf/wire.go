@@ -20,11 +20,13 @@ const (
 // linux/skbuff.h). Only the kernel itself makes such packets, and it counts their segments.
 const byFrags = 0xffff
 
-// These are lengths of headers, in bytes (IEEE 802.3; RFC 8200, section 3; RFC 768).
+// These are lengths of headers, in bytes (IEEE 802.3; RFC 8200, section 3; RFC 768; RFC 9260,
+// section 3).
 const (
 	ethernet = 14
 	ipv6     = 40
 	udp      = 8
+	sctp     = 12
 )
 
 // extensions is how many extension headers of IPv6 a program reads. A packet has at most 5 of the headers
@@ -56,13 +58,7 @@ func load(many int32) asm.Instructions {
 // bytes from skb_load_bytes:
 //
 //	u64 bytes = skb->len, size = skb->gso_size, headers, frames;
-//	if (!size)
-//		goto whole;
-//	if (size == GSO_BY_FRAGS) {
-//		frames = skb->gso_segs;
-//		goto full;
-//	}
-//	if (size >= bytes)
+//	if (!size || size >= bytes && size != GSO_BY_FRAGS)
 //		goto whole;
 //	if (ethertype == ETH_P_IP) {
 //		headers = 14 + ihl * 4;
@@ -76,13 +72,17 @@ func load(many int32) asm.Instructions {
 //		headers += doff * 4;
 //	else if (protocol == IPPROTO_UDP)
 //		headers += 8;
+//	else if (protocol == IPPROTO_SCTP && size == GSO_BY_FRAGS) {
+//		if (skb->gso_segs)
+//			bytes += (skb->gso_segs - 1) * (headers + 12);
+//		goto whole;
+//	}
 //	if (all of these are known) {
 //		if (headers < bytes)
 //			bytes += (bytes - headers - 1) / size * headers;
 //		goto whole;
 //	}
-//	frames = bytes / size + 1;
-//	full:
+//	frames = size == GSO_BY_FRAGS ? skb->gso_segs : bytes / size + 1;
 //	bytes = max(bytes, frames * longest);      // a link with the pod's MTU has no longer frames
 //	whole:
 func onWire(longest int) asm.Instructions {
@@ -98,11 +98,10 @@ func onWire(longest int) asm.Instructions {
 			asm.Mov.Reg(skb, asm.R1),
 			asm.LoadMem(bytes, skb, atLen, asm.Word),
 			asm.LoadMem(size, skb, atGSOSize, asm.Word),
-			asm.LoadMem(frames, skb, atGSOSegs, asm.Word),
 			asm.JEq.Imm(size, 0, "whole"),
-			asm.JEq.Imm(size, byFrags, "full"),
+			asm.JEq.Imm(size, byFrags, "headers"),
 			asm.JGE.Reg(size, bytes, "whole"),
-			asm.Mov.Imm(value, first),
+			asm.Mov.Imm(value, first).WithSymbol("headers"),
 		},
 		load(room),
 		asm.Instructions{
@@ -122,8 +121,18 @@ func onWire(longest int) asm.Instructions {
 		extend(),
 		asm.Instructions{
 			asm.JEq.Imm(protocol, unix.IPPROTO_UDP, "udp").WithSymbol("transport"),
-			asm.JNE.Imm(protocol, unix.IPPROTO_TCP, "frames"),
-			asm.Mov.Reg(value, headers),
+			asm.JEq.Imm(protocol, unix.IPPROTO_TCP, "tcp"),
+			asm.JNE.Imm(protocol, unix.IPPROTO_SCTP, "frames"),
+			asm.LoadMem(size, skb, atGSOSize, asm.Word),
+			asm.JNE.Imm(size, byFrags, "frames"),
+			asm.LoadMem(value, skb, atGSOSegs, asm.Word),
+			asm.JEq.Imm(value, 0, "whole"),
+			asm.Sub.Imm(value, 1),
+			asm.Add.Imm(headers, sctp),
+			asm.Mul.Reg(value, headers),
+			asm.Add.Reg(bytes, value),
+			asm.Ja.Label("whole"),
+			asm.Mov.Reg(value, headers).WithSymbol("tcp"),
 			asm.Add.Imm(value, 12),
 		},
 		load(1),
@@ -143,7 +152,9 @@ func onWire(longest int) asm.Instructions {
 			asm.Mul.Reg(value, headers),
 			asm.Add.Reg(bytes, value),
 			asm.Ja.Label("whole"),
-			asm.LoadMem(size, skb, atGSOSize, asm.Word).WithSymbol("frames"),
+			asm.LoadMem(frames, skb, atGSOSegs, asm.Word).WithSymbol("frames"),
+			asm.LoadMem(size, skb, atGSOSize, asm.Word),
+			asm.JEq.Imm(size, byFrags, "full"),
 			asm.Mov.Reg(frames, bytes),
 			asm.Div.Reg(frames, size),
 			asm.Add.Imm(frames, 1),

@@ -308,10 +308,10 @@ func (t *Tables) Others(instance string) (map[string][]Port, error) {
 }
 
 // names lists the tables of the family inet. Each ADD with host ports calls names, so names must be
-// cheap: one dump, which the kernel marks if the tables changed meanwhile, costs a quarter of what
-// atOnce needs to prove that several dumps fit together. A table that somebody replaces is in the dump
-// all the same: the kernel lists the new one behind the old one, and makes both changes active at one
-// moment.
+// cheap: one dump costs a quarter of what atOnce needs to prove that several dumps fit together. If the
+// node has so many tables that the dump has several parts, the kernel marks the parts before which the
+// tables changed. A table that somebody replaces is in the dump all the same: the kernel lists the new
+// one behind the old one, and makes both changes active at one moment.
 func (t *Tables) names() (names []string, err error) {
 	err = t.conns.asking(func(c *netlink.Conn) error {
 		for range readTries {

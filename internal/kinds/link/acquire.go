@@ -267,7 +267,7 @@ func (l *Links) complete(ctx context.Context, s *Spec, macs ends, pod *ns.Netns,
 		return fmt.Errorf("in the pod: %w", err)
 	}
 	defer inside.Close()
-	if err := errors.Join(ctx.Err(), l.stays(s)); err != nil {
+	if err := errors.Join(l.stays(s), ctx.Err()); err != nil {
 		return err
 	}
 	idle = func(int) bool { return false } // from here on packets may pass
