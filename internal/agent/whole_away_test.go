@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
+	"time"
 
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/daemon"
@@ -62,6 +64,7 @@ func (r *wholeRun) doAway(s wholeStep) {
 func (r *wholeRun) reboot() {
 	r.sum.boots++
 	r.started = 0
+	r.passed = map[int]int64{}
 	r.lost = nil
 	if r.world.ClockSet() { // then nothing tells how long a released address has rested
 		for a, was := range r.holders {
@@ -86,11 +89,7 @@ func (r *wholeRun) pluginDelete(c, way int) {
 	if b == nil {
 		return // an earlier try of the same step has deleted c
 	}
-	key := wholeKey(c)
-	rec := deletions.Record{
-		Network: key.Network, Container: key.Container, Ifname: key.Ifname,
-		Netns: b.pod.Ref().Path, Boot: r.world.Boot(), Started: r.when().Started,
-	}
+	rec := r.record(c, b.pod)
 	if way%4 > 0 { // with a prevResult
 		for _, a := range b.addrs {
 			rec.Addresses = append(rec.Addresses, a.String())
@@ -116,9 +115,56 @@ func (r *wholeRun) pluginDelete(c, way int) {
 	r.world.Notice()
 }
 
+// record returns what a plugin writes down of a DEL that begins now and has no prevResult.
+func (r *wholeRun) record(c int, pod *nodetest.Pod) deletions.Record {
+	key := wholeKey(c)
+	return deletions.Record{
+		Network: key.Network, Container: key.Container, Ifname: key.Ifname,
+		Netns: pod.Ref().Path, Boot: r.world.Boot(), Started: r.when().Started,
+	}
+}
+
+// doRaceQueued adds a container while a plugin deletes it. No agent answers the plugin: the plugin
+// writes the deletion down, and cuts off what it finds, at any moment of the ADD, whose commits are slow.
+// From then on no link of that ADD may come up (ruleQueued).
+func (r *wholeRun) doRaceQueued(s wholeStep) bool {
+	r.leave(s.c)
+	if s.n&1 == 0 {
+		r.ails.begin(&ail{op: "commit", c: -1, times: 1 + s.n>>1%3, hangs: true, deaf: true}, time.Second)
+	}
+	pod := r.pods[s.pod]
+	ctx, cancel := r.patience()
+	defer cancel()
+	when := r.when()
+	rec := r.record(s.c, pod)
+	var both sync.WaitGroup
+	both.Go(func() {
+		raw, err := r.Add(ctx, r.ask(s, pod.Ref(), ""), when)
+		r.note("ADD of c%d to pod %d, beside a queued deletion: %s, %v", s.c, s.pod, raw, err)
+	})
+	both.Go(func() {
+		time.Sleep(time.Duration(s.n>>3%64) * time.Millisecond)
+		if err := deletions.Write(r.root, rec); err != nil {
+			r.fail("writing the deletion of c%d: %v", s.c, err)
+			return
+		}
+		r.world.Pause()
+		cut := r.pluginCut("", keyFor(s.c), pod, rec.Started)
+		r.note("queued: %+v, cut off %v", rec, cut)
+		r.mu.Lock()
+		r.passed[s.c] = rec.Started
+		r.mu.Unlock()
+		r.world.Pause()
+		r.world.Notice()
+	})
+	both.Wait()
+	return r.insistDelete(s.c, s.n)
+}
+
 // pluginCut sets down the links that a plugin finds of an attachment, and returns their names. These
 // are the link that prevResult names, unless the stamp is another attachment's, and the link that leads
-// into the pod, if it has the attachment's stamp. A link whose ADD began after the DEL stays up.
+// into the pod, if it has the attachment's stamp. A link that is half-made is deleted. A link whose ADD
+// began after the DEL stays up.
 func (r *wholeRun) pluginCut(named string, k attachment.Key, pod *nodetest.Pod, started int64) (cut []string) {
 	if l, there := r.world.Link(named); there {
 		if s, ok := stamp.Parse(l.Alias); !ok || s.Is(k) && s.Start <= started {
@@ -132,6 +178,9 @@ func (r *wholeRun) pluginCut(named string, k attachment.Key, pod *nodetest.Pod, 
 	}
 	for _, name := range cut {
 		r.world.SetDown(name)
+		if l, there := r.world.Link(name); there && l.Group == r.node.Groups.Coming() {
+			r.world.DeleteLink(name)
+		}
 	}
 	return cut
 }

@@ -96,6 +96,8 @@ func (r *wholeRun) do(s wholeStep) bool {
 		r.restart(true)
 	case "hung":
 		r.pluginDelete(s.c, s.n)
+	case "race queued":
+		return r.doRaceQueued(s)
 	case "away", "replay", "garbage", "reboot", "moved":
 		r.doAway(s)
 	default:

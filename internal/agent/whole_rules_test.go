@@ -13,6 +13,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/node/nodetest"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // The rules that always hold:
@@ -22,6 +23,7 @@ import (
 //     again;
 //   - an attachment that nobody has released keeps its link, its addresses and its routes, through
 //     restarts and through DELs that come late or twice;
+//   - no new link comes up after a plugin has queued its deletion and cut off what it found;
 //   - no packet takes a way that a former owner of its address has left.
 //
 // The rules for when all has settled: ledger and node have what the model has, and nothing else. No
@@ -65,6 +67,7 @@ func (r *wholeRun) linkRules(op string, h hold.Hold) {
 	}
 	now := time.Now()
 	if op == "furnish" { // only from here on can somebody use the addresses, so that they have to rest
+		wrong = append(wrong, r.ruleQueued(spec)...)
 		for _, a := range spec.Addresses {
 			if was, had := r.holders[a]; had && was.owner == h.Owner {
 				was.used = true
@@ -96,6 +99,19 @@ func (r *wholeRun) linkRules(op string, h hold.Hold) {
 			r.holders[a] = tenancy{owner: h.Owner}
 		}
 	}
+}
+
+// ruleQueued says what is wrong if a new link is about to come up after a plugin has queued the
+// deletion of its ADD, and has cut off what the plugin found. The caller holds r.mu.
+func (r *wholeRun) ruleQueued(spec *link.Spec) []string {
+	of, _ := stamp.Parse(spec.Alias)
+	l, there := r.world.Link(spec.Name)
+	for c, del := range r.passed {
+		if there && l.Group == r.node.Groups.Coming() && of.Is(keyFor(c)) && of.Start <= del {
+			return []string{fmt.Sprintf("%s comes up after a plugin has queued its deletion and looked for it", spec)}
+		}
+	}
+	return nil
 }
 
 // isPromised reports whether the release of an owner is promised.

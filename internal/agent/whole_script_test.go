@@ -35,7 +35,7 @@ const (
 
 // wholeVerbs lists the verbs of steps, each as often as its weight says.
 var wholeVerbs = weighted(map[string]int{
-	"add": 150, "add exact": 30, "move": 25, "repeat": 30, "taken": 15, "no pool": 3, "no netns": 5, "late add": 10, "race": 25, "twins": 15,
+	"add": 150, "add exact": 30, "move": 25, "repeat": 30, "taken": 15, "no pool": 3, "no netns": 5, "late add": 10, "race": 25, "race queued": 25, "twins": 15,
 	"delete": 110, "delete unknown": 8, "late delete": 15, "gc": 15,
 	"away": 8, "hung": 30, "replay": 15, "garbage": 3,
 	"check": 25, "status": 3, "sweep": 25, "tick": 30, "set clock": 15, "restart": 3, "moved": 1, "reload": 6, "reboot": 3,
@@ -128,7 +128,7 @@ func (s *wholeScript) step(st wholeStep, first bool) (wholeStep, bool) {
 		return s.aloneStep(st)
 	case "no pool", "no netns", "delete unknown":
 		return st, s.pick(&st.c, false) && (st.verb == "delete unknown" || s.pickPod(&st.pod))
-	case "add", "add exact", "race", "twins", "late add", "late queued":
+	case "add", "add exact", "race", "race queued", "twins", "late add", "late queued":
 		if !s.pick(&st.c, false) || !s.pickPod(&st.pod) {
 			return st, false
 		}
@@ -141,7 +141,7 @@ func (s *wholeScript) step(st wholeStep, first bool) (wholeStep, bool) {
 		case s.extra && st.n%4 == 0:
 			st.pool = "extra"
 		}
-		if st.verb != "race" && st.verb != "late add" && st.verb != "late queued" {
+		if st.verb != "race" && st.verb != "race queued" && st.verb != "late add" && st.verb != "late queued" {
 			s.attached[st.c] = wholeBerth{pod: st.pod, pool: st.pool, exact: st.n}
 		}
 		return st, true
@@ -305,7 +305,7 @@ func (s *wholeScript) pickAny(c *int) bool {
 
 // pair chooses the verb of a step about the container whose holds ail.
 func (s *wholeScript) pair() string {
-	verbs := []string{"add", "add", "race", "twins", "late add", "late queued", "ail"}
+	verbs := []string{"add", "add", "race", "race queued", "twins", "late add", "late queued", "ail"}
 	if _, is := s.attached[s.about]; is {
 		verbs = []string{"delete", "delete", "again", "again", "hung", "move", "damage", "repeat", "check", "late delete", "ail"}
 	}

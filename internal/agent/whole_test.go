@@ -169,6 +169,7 @@ type wholeRun struct {
 	promised map[hold.ID]string
 	holders  map[netip.Addr]tenancy
 	queued   map[int]*stay    // deletions that may wait
+	passed   map[int]int64    // when the last DEL of doRaceQueued began that has cut off what it found
 	results  map[int][]string // the links that a container's ADDs have answered, the last one last
 	replays  []savedFile
 	damaged  int
@@ -204,7 +205,7 @@ func playWhole(t *testing.T, seeds []uint64, shape int) *wholeRun {
 	r := &wholeRun{
 		t: t, root: root.Dir(dir), shape: shape, script: newWholeScript(),
 		confs:    map[bool]*config.Config{},
-		standing: map[int]*stay{}, unsure: map[int]bool{}, promised: map[hold.ID]string{}, holders: map[netip.Addr]tenancy{}, queued: map[int]*stay{}, results: map[int][]string{}, podless: map[hold.ID]bool{},
+		standing: map[int]*stay{}, unsure: map[int]bool{}, promised: map[hold.ID]string{}, holders: map[netip.Addr]tenancy{}, queued: map[int]*stay{}, passed: map[int]int64{}, results: map[int][]string{}, podless: map[hold.ID]bool{},
 		sum: wholeSum{done: map[string]int{}},
 	}
 	synctest.Test(t, func(*testing.T) { r.play(seeds) })

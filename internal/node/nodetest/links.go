@@ -13,8 +13,8 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// links is the link kind. A link is made in three steps, like the real one: it is born, it
-// becomes whole inside the pod, and it becomes live on the host.
+// links is the link kind. A link is made in four steps, like the real one: it is born, it gets its
+// alias, it becomes whole inside the pod, and it becomes live on the host.
 type links struct{ *doors }
 
 func (k links) Kind() hold.Kind {
@@ -91,12 +91,21 @@ func (k links) acquire(ctx context.Context, h hold.Hold) error {
 	if err != nil {
 		return err
 	}
-	err = k.step("pod", "furnish "+s.Ifname, func() error {
-		l.End = End{MAC: s.MAC, MTU: mtuOf(s), Up: true, Addrs: slices.Clone(s.Addresses), Shape: s.Egress}
+	err = k.step("link", "mark "+s.Name, func() error {
+		if k.links[s.Name] != l {
+			return fmt.Errorf("link %s: %w", s.Name, hold.ErrGone)
+		}
+		l.Alias = s.Alias
 		return nil
 	})
 	if err == nil {
-		err = k.stays(h.Owner)
+		err = k.step("pod", "furnish "+s.Ifname, func() error {
+			l.End = End{MAC: s.MAC, MTU: mtuOf(s), Up: true, Addrs: slices.Clone(s.Addresses), Shape: s.Egress}
+			return nil
+		})
+	}
+	if err == nil {
+		err = errors.Join(k.stays(h.Owner), ctx.Err())
 	}
 	idle := err != nil // the host's end is down
 	if err == nil {
