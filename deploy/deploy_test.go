@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-net/berth/internal/cni/netconf"
 	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
 )
 
@@ -23,13 +24,9 @@ import (
 // file.
 func TestConfig(t *testing.T) {
 	text, err := os.ReadFile("berthd.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	var named map[string]any
-	if err := yaml.Unmarshal(text, &named); err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, yaml.Unmarshal(text, &named))
 	if named["pools"] == nil || len(named) != 1 {
 		t.Errorf("berthd.yaml names %q", slices.Sorted(maps.Keys(named)))
 	}
@@ -37,20 +34,12 @@ func TestConfig(t *testing.T) {
 	dir := root.Dir(t.TempDir()) // has no configuration file
 	every := filepath.Join(string(dir), "every.yaml")
 	text = regexp.MustCompile(`(?m)^#([a-zA-Z])`).ReplaceAll(text, []byte("$1"))
-	if err := os.WriteFile(every, text, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := yaml.Unmarshal(text, &named); err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, os.WriteFile(every, text, 0o644))
+	nettest.Must(t, yaml.Unmarshal(text, &named))
 	shown, err := config.Load(dir, config.Flags{File: every})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	bare, err := config.Load(dir, config.Flags{Pools: []string{"default=10.88.0.0/16,fd00:88::/64"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	shown.Masquerade.ExcludedCIDRs = nil // an empty list means the same as none
 	if !reflect.DeepEqual(shown, bare) {
 		t.Errorf("berthd.yaml shows %+v, and the defaults are %+v", shown, bare)
@@ -65,16 +54,12 @@ func TestConfig(t *testing.T) {
 // libcni can read the list, and the plugin can read what libcni makes of it.
 func TestConflist(t *testing.T) {
 	list, err := libcni.NetworkConfFromBytes(Conflist)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	if list.CNIVersion != "1.1.0" || len(list.Plugins) != 1 {
 		t.Errorf("libcni makes version %s and %d plugins of it", list.CNIVersion, len(list.Plugins))
 	}
 	conf, err := libcni.InjectConf(list.Plugins[0], map[string]any{"name": list.Name, "cniVersion": list.CNIVersion})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	if _, e := netconf.Parse(conf.Bytes); e != nil {
 		t.Error(e)
 	}

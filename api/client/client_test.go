@@ -19,6 +19,7 @@ import (
 	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/routes/routestest"
 )
 
@@ -180,21 +181,15 @@ func TestDeadlineIsTold(t *testing.T) {
 func TestAway(t *testing.T) {
 	dir := t.TempDir()
 	long := filepath.Join(dir, strings.Repeat("x", 200))
-	if err := os.Mkdir(long, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, os.Mkdir(long, 0o700))
 	left := filepath.Join(dir, "left")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: left, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	l.SetUnlinkOnClose(false)
 	l.Close()
 	dies := filepath.Join(dir, "dies")
 	dying, err := net.Listen("unix", dies)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	defer dying.Close()
 	go func() {
 		for {
@@ -233,9 +228,7 @@ func TestNotAway(t *testing.T) {
 	if os.Geteuid() == 0 {
 		return // root may open everything: only other users run the rest
 	}
-	if err := os.Chmod(a.Dir.Socket(), 0); err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, os.Chmod(a.Dir.Socket(), 0))
 	if _, err := a.Client.Health(t.Context()); !errors.Is(err, fs.ErrPermission) || errors.Is(err, client.ErrAway) {
 		t.Errorf("not allowed: %v", err)
 	}
@@ -249,9 +242,7 @@ func TestEvents(t *testing.T) {
 	var got []uint64
 	publish := func() { a.Events.Publish(api.Event{Type: "owed", Owner: at.ID, Attachment: &at}) }
 	for e, err := range a.Client.Events(t.Context(), &since, publish) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		nettest.Must(t, err)
 		if got = append(got, e.Seq); len(got) == 2 {
 			if diff := cmp.Diff(&at, e.Attachment); diff != "" {
 				t.Errorf("the event's attachment (-want +got):\n%s", diff)
@@ -260,9 +251,7 @@ func TestEvents(t *testing.T) {
 		}
 	}
 	for e, err := range a.Client.Events(t.Context(), nil, publish) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		nettest.Must(t, err)
 		got = append(got, e.Seq)
 		break
 	}
@@ -279,9 +268,7 @@ func TestEvents(t *testing.T) {
 	a.Events.Close()
 	var last api.Event
 	for e, err := range a.Client.Events(t.Context(), nil, nil) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		nettest.Must(t, err)
 		last = e
 	}
 	if last.Type != "end" || last.Seq != 3 {

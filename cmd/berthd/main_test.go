@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/kernel"
+	"github.com/berth-net/berth/internal/nettest"
 )
 
 // A root is made absolute, and has to be there before anything is made in it.
@@ -19,9 +20,7 @@ func TestPlace(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, os.WriteFile(file, nil, 0o600))
 	for given, want := range map[string]string{".": dir, "": "", dir + "/x/..": dir, "/": "/"} {
 		f := flags{root: given}
 		if err := f.place(); (err != nil) != (want == "") || err == nil && f.root != want {

@@ -51,9 +51,8 @@ func (c *clocked) open() {
 	conf.Pools[0].Cooldown = time.Minute
 	o := Options{Config: conf, Version: "test", Options: daemon.Options{Root: c.root, Log: slog.New(slog.DiscardHandler)}}
 	unharmed := c.world.Open(fault.New(1<<30, fault.FailBefore), nil)
-	if c.Agent, err = open(o, unharmed, false); err != nil {
-		c.t.Fatal(err)
-	}
+	c.Agent, err = open(o, unharmed, false)
+	must(c.t, err)
 	must(c.t, c.Restore(context.Background()))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

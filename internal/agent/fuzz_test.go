@@ -76,9 +76,8 @@ func FuzzAdd(f *testing.F) {
 			t.Fatalf("ADD succeeded with %s: %v", raw, err)
 		}
 		conf["prevResult"] = raw
-		if req.Config, err = json.Marshal(conf); err != nil {
-			t.Fatal(err)
-		}
+		req.Config, err = json.Marshal(conf)
+		must(t, err)
 		if err := r.Check(t.Context(), req, now()); err != nil {
 			t.Errorf("CHECK after ADD: %v", err)
 		}

@@ -27,9 +27,8 @@ func TestSettle(t *testing.T) {
 	must(t, err)
 	var said bytes.Buffer
 	o.Log = slog.New(slog.NewTextHandler(&said, nil))
-	if r.Agent, err = Open(o); err != nil {
-		t.Fatal(err)
-	}
+	r.Agent, err = Open(o)
+	must(t, err)
 	must(t, r.Restore(t.Context()))
 	defer func() { r.releaseAll(); r.remove(context.Background()); r.close() }()
 	r.add(request("c", nettest.Pod(t)))

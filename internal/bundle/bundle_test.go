@@ -14,31 +14,26 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/internal/bundle"
+	"github.com/berth-net/berth/internal/nettest"
 )
 
 // open returns the files of an archive.
 func open(t *testing.T, raw []byte) map[string]string {
 	t.Helper()
 	zip, err := gzip.NewReader(bytes.NewReader(raw))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	files := map[string]string{}
 	for archive := tar.NewReader(zip); ; {
 		h, err := archive.Next()
 		if errors.Is(err, io.EOF) {
 			return files
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		nettest.Must(t, err)
 		if h.Mode != 0o600 {
 			t.Errorf("%s has mode %o", h.Name, h.Mode)
 		}
 		content, err := io.ReadAll(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nettest.Must(t, err)
 		name, ok := strings.CutPrefix(h.Name, "folder/")
 		if !ok {
 			t.Errorf("%s is not in the folder", h.Name)
@@ -85,9 +80,7 @@ func TestWrite(t *testing.T) {
 				return ctx.Err()
 			}},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		nettest.Must(t, err)
 		if took := time.Since(begun); took != time.Minute {
 			t.Errorf("it took %s: parts wait for each other", took)
 		}

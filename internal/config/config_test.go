@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
 )
 
@@ -45,12 +46,8 @@ const onePool = "pools: [{name: a, cidrs: [10.0.0.0/24]}]\n"
 func write(t testing.TB, text string) root.Dir {
 	t.Helper()
 	dir := root.Dir(t.TempDir())
-	if err := os.MkdirAll(filepath.Dir(dir.Config()), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(dir.Config(), []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, os.MkdirAll(filepath.Dir(dir.Config()), 0o755))
+	nettest.Must(t, os.WriteFile(dir.Config(), []byte(text), 0o644))
 	return dir
 }
 
@@ -162,9 +159,7 @@ func TestLoadWithoutAFile(t *testing.T) {
 	wantError(t, "a folder", err, "is a directory")
 
 	other := filepath.Join(string(dir), "other.yaml")
-	if err := os.WriteFile(other, []byte(onePool), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, os.WriteFile(other, []byte(onePool), 0o644))
 	if c, err := Load(write(t, full), Flags{File: other}); err != nil || len(c.Pools) != 1 {
 		t.Errorf("the named one instead of the root's own: %+v, %v", c, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
 )
 
@@ -16,12 +17,8 @@ import (
 // a FIFO that --config names, such as a shell's <(), but not again.
 func TestConfigFromAFIFO(t *testing.T) {
 	dir := root.Dir(t.TempDir())
-	if err := os.MkdirAll(filepath.Dir(dir.Config()), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mkfifo(dir.Config(), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, os.MkdirAll(filepath.Dir(dir.Config()), 0o700))
+	nettest.Must(t, unix.Mkfifo(dir.Config(), 0o600))
 	if _, err := config.Load(dir, config.Flags{}); !errors.Is(err, root.ErrIrregular) {
 		t.Errorf("in its place: %v", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/berth-net/berth/conform/oracle"
+	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/test/programs"
 )
 
@@ -83,13 +84,9 @@ func testDemo(t *testing.T, as *syscall.SysProcAttr) {
 func machine(t *testing.T) string {
 	t.Helper()
 	all, err := oracle.LookAt("link", "route") // a plain user may not list the machine's nftables
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	mounts, err := os.ReadFile("/proc/self/mounts")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	return fmt.Sprintf("%s\ndemo's mounts: %d", all, strings.Count(string(mounts), "berth-demo"))
 }
 
@@ -97,9 +94,7 @@ func machine(t *testing.T) string {
 func processes(t *testing.T) (running []string) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	for _, exe := range all {
 		if target, err := os.Readlink(exe); err == nil && strings.HasPrefix(target, programs.Own(t)+"/") {
 			running = append(running, exe+" "+target)
@@ -113,14 +108,10 @@ func processes(t *testing.T) (running []string) {
 func TestResidue(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"berth", "berth-cni"} {
-		if err := os.Link(filepath.Join(programs.Own(t), name), filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		nettest.Must(t, os.Link(filepath.Join(programs.Own(t), name), filepath.Join(dir, name)))
 	}
 	script := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in *--remove*) exit 0;; esac\nexec %s/berthd \"$@\"\n", programs.Own(t))
-	if err := os.WriteFile(filepath.Join(dir, "berthd"), []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, os.WriteFile(filepath.Join(dir, "berthd"), []byte(script), 0o755))
 	out, err := demo(dir).CombinedOutput()
 	need(t, out)
 	if err == nil {
@@ -140,16 +131,12 @@ func TestResidue(t *testing.T) {
 func TestGuard(t *testing.T) {
 	same := func(name string) *os.File {
 		f, err := os.Open("/proc/self/ns/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nettest.Must(t, err)
 		t.Cleanup(func() { f.Close() })
 		return f
 	}
 	null, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	defer null.Close()
 	for _, c := range []struct {
 		files []*os.File
@@ -173,9 +160,7 @@ func TestGuard(t *testing.T) {
 // Without its programs the demo says what to do.
 func TestPrograms(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.Link(filepath.Join(programs.Own(t), "berth"), filepath.Join(dir, "berth")); err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, os.Link(filepath.Join(programs.Own(t), "berth"), filepath.Join(dir, "berth")))
 	out, err := demo(dir).CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "the demo runs berthd, which has to lie beside") {
 		t.Errorf("%v: %s", err, out)

@@ -30,14 +30,10 @@ func TestEnd(t *testing.T) {
 			cmd := demo(programs.Own(t))
 			cmd.Stderr = &stderr
 			r, w, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
+			nettest.Must(t, err)
 			defer r.Close()
 			cmd.Stdout = w
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			nettest.Must(t, cmd.Start())
 			w.Close()
 			var out []byte
 			for buf := make([]byte, 1<<10); !bytes.Contains(out, []byte(" s  "+c.step)); {
@@ -48,9 +44,7 @@ func TestEnd(t *testing.T) {
 					t.Fatalf("it ended before step %q: %s%s", c.step, out, &stderr)
 				}
 			}
-			if err := cmd.Process.Signal(c.signal); err != nil {
-				t.Fatal(err)
-			}
+			nettest.Must(t, cmd.Process.Signal(c.signal))
 			cmd.Wait()
 			rest, err := io.ReadAll(r)
 			if err != nil || bytes.Contains(rest, []byte("residue:")) {

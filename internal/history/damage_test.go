@@ -224,9 +224,7 @@ func TestHangingDisk(t *testing.T) {
 // writer counts.
 func FuzzRead(f *testing.F) {
 	line, err := encode(new(bytes.Buffer), record{Past: past(1, begun), Boot: "b", At: 1})
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	f.Add([]byte(nil), 0)
 	f.Add(line, 3)
 	f.Add(line[:len(line)-1], len(line))

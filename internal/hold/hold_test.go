@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/berth-net/berth/internal/nettest"
 )
 
 func TestParseID(t *testing.T) {
@@ -39,9 +41,7 @@ func TestDecode(t *testing.T) {
 	const record = `{"id":"abcdefghij","parent":"bbbbbbbbbb","meta":{"sort":"x"},"names":[{"space":"address","name":"10.88.0.7"}],` +
 		`"holds":[{"kind":"wire","spec":{"end":"a"}},{"kind":"later","spec":{"x":[1,2]}}],"releasing":"2026-01-02T03:04:05Z"}`
 	o, err := wires.Decode([]byte(record))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	w, known := o.Holds[0].Spec.(*wire)
 	u, unknown := o.Holds[1].Spec.(*Unknown)
 	if !known || w.End != "a" || !unknown || u.Kind() != "later" || o.Holds[0].Owner != o.ID || o.Holds[1].Owner != o.ID {

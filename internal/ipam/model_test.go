@@ -296,9 +296,8 @@ func TestModelOfChanges(t *testing.T) {
 				config = configs[rng.IntN(len(configs))]
 				must(t, p.Set(config, now))
 			default:
-				if p, err = newIPAM(config, 3); err != nil {
-					t.Fatal(err)
-				}
+				p, err = newIPAM(config, 3)
+				must(t, err)
 				restore(p, owned, rests)
 			}
 			checkFigures(t, p, config, owned, now)

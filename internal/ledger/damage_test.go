@@ -394,9 +394,8 @@ func TestOtherLife(t *testing.T) {
 		mustCommit(t, l, Begin(newOwner(address("1"))))
 		mustCommit(t, l, Begin(newOwner(address("2"))))
 		l.Close()
-		if lives[i], err = os.ReadFile(opts.Path); err != nil {
-			t.Fatal(err)
-		}
+		lives[i], err = os.ReadFile(opts.Path)
+		must(t, err)
 	}
 	s := &spoilt{t, opts.Path, nil}
 	from, to := used(t, start), lastBatch(t, lives[0])

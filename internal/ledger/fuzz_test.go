@@ -49,13 +49,9 @@ func FuzzOpen(f *testing.F) {
 	raw = raw[:used(f, raw)+4*sectorSize]
 	last := lastBatch(f, raw)
 	path := filepath.Join(f.TempDir(), "fuzz.db")
-	if err := os.WriteFile(path, raw, 0o600); err != nil {
-		f.Fatal(err)
-	}
+	must(f, os.WriteFile(path, raw, 0o600))
 	want, err := Read(path, testKinds)
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	patch := func(off int, b byte) []byte { return []byte{byte(off), byte(off >> 8), byte(off >> 16), b} }
 	f.Add([]byte{}, uint16(0), false)
 	f.Add([]byte{}, uint16(3), false)

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/kindtest"
 	"github.com/berth-net/berth/internal/mode"
 	"github.com/berth-net/berth/internal/mode/routed"
+	"github.com/berth-net/berth/internal/nettest"
 )
 
 // This file is the example of docs/ARCHITECTURE.md: a kind, and a mode that uses it. The
@@ -119,14 +120,10 @@ func TestNotes(t *testing.T) {
 			return fmt.Sprint(all)
 		},
 		Disguise: func(t testing.TB, h hold.Hold) {
-			if err := os.WriteFile(dir.path(h), []byte(stamp+"another text"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			nettest.Must(t, os.WriteFile(dir.path(h), []byte(stamp+"another text"), 0o600))
 		},
 		Foreign: func(t testing.TB, h hold.Hold) func() error {
-			if err := os.WriteFile(dir.path(h), []byte("somebody else's"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			nettest.Must(t, os.WriteFile(dir.path(h), []byte("somebody else's"), 0o600))
 			return func() error {
 				have, err := os.ReadFile(dir.path(h))
 				if err == nil && string(have) != "somebody else's" {
@@ -158,9 +155,7 @@ func (m noted) Plan(ctx context.Context, id hold.ID, r attachment.Record, c *net
 // TestNoted plans an attachment of the mode, and looks for the attachment's note.
 func TestNoted(t *testing.T) {
 	pools, err := ipam.New([]ipam.PoolConfig{{Name: "default", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.88.0.0/24")}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	modes := mode.Modes{noted{routed.New(routed.Options{
 		Instance: "aaaaaaaaaa",
 		MTU:      func() int { return 1500 },
@@ -169,14 +164,10 @@ func TestNoted(t *testing.T) {
 		},
 	})}}
 	m, err := modes.Of("noted")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	r := attachment.Record{Key: attachment.Key{Network: "net", ContainerID: "c", Ifname: "eth0"}, Pool: "default", Mode: m.Name()}
 	o, _, err := m.Plan(t.Context(), hold.NewID(), r, &netconf.Conf{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	h, ok := o.Find("note")
 	if !ok || h.Owner != o.ID || h.Spec.(*note).Text != "net/c/eth0" {
 		t.Errorf("the owner holds %v", o.Holds)

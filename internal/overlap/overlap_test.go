@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/overlap"
 )
 
@@ -75,9 +76,7 @@ func TestFind(t *testing.T) {
 			{Name: "b", CIDRs: []netip.Prefix{netip.MustParsePrefix("172.16.0.0/16")}},
 		}
 		found, err := overlap.Find(pools, node(tt.uses), agents)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nettest.Must(t, err)
 		var got []string
 		for _, o := range found {
 			with := o.With

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
 )
 
@@ -17,17 +18,11 @@ import (
 func TestOpenWaitsForNothing(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
-	if err := unix.Mkfifo(at("fifo"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, unix.Mkfifo(at("fifo"), 0o600))
 	l, err := net.Listen("unix", at("socket"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	defer l.Close()
-	if err := os.WriteFile(at("file"), []byte("text"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, os.WriteFile(at("file"), []byte("text"), 0o600))
 	for _, path := range []string{at("fifo"), at("socket"), dir, "/dev/null", "/dev/ptmx"} {
 		if _, err := root.ReadFile(path); !errors.Is(err, root.ErrIrregular) {
 			t.Errorf("%s: %v", path, err)

@@ -24,6 +24,7 @@ import (
 	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/daemon/server"
+	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/routes/routestest"
 )
 
@@ -186,16 +187,10 @@ func document(t *testing.T) (*openapi3.T, routers.Router) {
 	t.Helper()
 	openapi3filter.RegisterBodyDecoder("application/x-ndjson", openapi3filter.JSONBodyDecoder)
 	doc, err := openapi3.NewLoader().LoadFromData(api.OpenAPI)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := doc.Validate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
+	nettest.Must(t, doc.Validate(t.Context()))
 	router, err := legacy.NewRouter(doc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	return doc, router
 }
 
@@ -260,9 +255,7 @@ func exchange(t *testing.T, a *routestest.Agent, req *http.Request, endless bool
 	}}
 	defer tr.CloseIdleConnections()
 	resp, err := tr.RoundTrip(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	defer resp.Body.Close()
 	var body []byte
 	for err == nil && !(endless && bytes.HasSuffix(body, []byte("\n"))) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/daemon/server"
+	"github.com/berth-net/berth/internal/nettest"
 )
 
 // TestRoutesAreDocumented compares the server's list of routes with the document's.
@@ -31,9 +32,7 @@ func TestRoutesAreDocumented(t *testing.T) {
 		}
 	}
 	doc, err := openapi3.NewLoader().LoadFromData(api.OpenAPI)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	documented := map[string]bool{}
 	for path, item := range doc.Paths.Map() {
 		for method, op := range item.Operations() {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/daemon/server"
+	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/routes/routestest"
 )
 
@@ -39,9 +40,7 @@ func get(t *testing.T, a *routestest.Agent, target string, header http.Header) (
 func request(t *testing.T, a *routestest.Agent, method, target, body string, header http.Header) (int, http.Header, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, "http://berthd"+target, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	maps.Copy(req.Header, header)
 	status, h, raw := exchange(t, a, req, false)
 	return status, h, string(raw)

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/stamp"
 )
 
@@ -17,9 +18,7 @@ func TestGroups(t *testing.T) {
 		{"7777", 1<<31 - 1024},
 	} {
 		g, err := stamp.GroupsOf(test.instance)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nettest.Must(t, err)
 		first, last := g.Dying()
 		seen := map[uint32]string{}
 		for name, group := range map[string]uint32{
@@ -61,9 +60,7 @@ func TestInstances(t *testing.T) {
 	for range 100 { // of about a million possible metrics
 		id := string(hold.NewID())
 		m, err := stamp.MetricOf(id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nettest.Must(t, err)
 		if instance, ok := stamp.OfMetric(m); !ok || instance != id[:stamp.PrefixLen] {
 			t.Errorf("metric %d, of %s, is taken for that of %q", m, id, instance)
 		}

@@ -239,14 +239,10 @@ func TestBadEndpoints(t *testing.T) {
 	elsewhere := httptest.NewServer(http.RedirectHandler("http://192.0.2.1/", http.StatusTemporaryRedirect))
 	defer elsewhere.Close()
 	deaf, err := net.Listen("tcp", "127.0.0.1:0") // accepts in the kernel, and nobody reads
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	defer deaf.Close()
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	closed.Close()
 	for name, url := range map[string]string{
 		"hangs": slow.URL, "refuses": refuses.URL, "elsewhere": elsewhere.URL,

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds"
 	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/node"
 )
 
@@ -78,9 +79,7 @@ func keep(t *testing.T, fails int, loop func(*Traffic, context.Context), test fu
 		d.Log = slog.New(slog.DiscardHandler)
 		n := &node.Node{Tracked: f}
 		g, err := ground.New(d, n, &config.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		nettest.Must(t, err)
 		tr := New(d, n, g, nil, nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel() // synctest.Test fails if the loop does not end then

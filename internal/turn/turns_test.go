@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/berth-net/berth/internal/nettest"
 )
 
 // No more than Most callers wait behind a turn that does not end, and none waits longer than
@@ -166,9 +168,4 @@ func TestOne(t *testing.T) {
 	}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = nettest.Must

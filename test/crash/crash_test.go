@@ -34,9 +34,7 @@ func TestResidueIsFound(t *testing.T) {
 	if err == nil {
 		err = errors.Join(w.restart(), w.settle(), blank(w))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	if err := w.nothingLeft(); err != nil {
 		t.Errorf("with nothing left: %v", err)
 	}
@@ -53,15 +51,11 @@ func TestResidueIsFound(t *testing.T) {
 		{"a file", func() error { return os.WriteFile(file, nil, 0o600) },
 			func() error { return os.Remove(file) }, "+file var/lib/berth/instance.new "},
 	} {
-		if err := c.do(); err != nil {
-			t.Fatal(err)
-		}
+		nettest.Must(t, c.do())
 		if err := w.nothingLeft(); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s is left, and found is: %v", c.name, err)
 		}
-		if err := c.undo(); err != nil {
-			t.Fatal(err)
-		}
+		nettest.Must(t, c.undo())
 	}
 	if err := errors.Join(p.attach(), p.detach(), w.nothingLeft()); err != nil {
 		t.Errorf("with nothing left again: %v", err)
@@ -78,9 +72,7 @@ func TestScenario(t *testing.T) {
 	i := slices.IndexFunc(scenarios(), func(s scenario) bool { return s.name == "berth-cni ADD" })
 	s := scenarios()[i]
 	tally, err := s.run(programs.Own(t), t.Logf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	if calls := len(tally.calls); calls < 2 || len(tally.covered) != 2*calls || len(tally.missed) != 0 || tally.faults < 4*calls {
 		t.Errorf("%d calls, %d points, %d kills, missed %q", calls, len(tally.covered), tally.faults, tally.missed)
 	}

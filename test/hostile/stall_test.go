@@ -155,9 +155,8 @@ func TestUnsettledPodsHoldNoStart(t *testing.T) {
 			return false
 		}
 	})
-	if err = errors.Join(err, <-started); err != nil {
-		t.Fatal(err)
-	}
+	err = errors.Join(err, <-started)
+	must(t, err)
 	nettest.Ping(t, nil, comes.ip4)
 	if left := len(programs.List(n.t, n.API)); left != manyHostile+1 {
 		t.Errorf("%d attachments, want those of the hostile pods and of the new one", left)

@@ -14,14 +14,13 @@ import (
 
 	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/cni/result"
+	"github.com/berth-net/berth/internal/nettest"
 )
 
 func cidr(t testing.TB, s string) net.IPNet {
 	t.Helper()
 	n, err := types.ParseCIDR(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	return *n
 }
 
@@ -93,12 +92,8 @@ func TestEncodeEveryVersion(t *testing.T) {
 func sameJSON(t *testing.T, a, b string) bool {
 	t.Helper()
 	var x, y any
-	if err := json.Unmarshal([]byte(a), &x); err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal([]byte(b), &y); err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, json.Unmarshal([]byte(a), &x))
+	nettest.Must(t, json.Unmarshal([]byte(b), &y))
 	return reflect.DeepEqual(x, y)
 }
 

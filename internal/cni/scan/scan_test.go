@@ -10,13 +10,12 @@ import (
 	"unicode/utf8"
 
 	"github.com/berth-net/berth/internal/cni/scan"
+	"github.com/berth-net/berth/internal/nettest"
 )
 
 func TestObject(t *testing.T) {
 	fields, err := scan.Object([]byte(` {"a": 1 ,"b\n\u00e9\ud83d\ude00":{"x":[true,null,-1.5e+3]},"":"é\/"} ` + "\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	want := `["a" 1] ["b\né😀" {"x":[true,null,-1.5e+3]}] ["" "é\/"]`
 	var got []string
 	for _, f := range fields {
@@ -82,9 +81,7 @@ func TestObjectRefuses(t *testing.T) {
 
 func TestArray(t *testing.T) {
 	elements, err := scan.Array([]byte(` [1, "a" ,[],{ }] `))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	if got := string(bytes.Join(elements, []byte("|"))); got != `1|"a"|[]|{ }` {
 		t.Errorf("got %s", got)
 	}

@@ -45,9 +45,7 @@ func TestAwait(t *testing.T) {
 					listenAt(t, dir)
 				}
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			nettest.Must(t, err)
 			c.close()
 			const ms = time.Millisecond
 			if want := []time.Duration{1 * ms, 2 * ms, 4 * ms, 8 * ms, 16 * ms, 32 * ms, 50 * ms, 50 * ms, 50 * ms}; !slices.Equal(pauses, want) {
@@ -93,9 +91,7 @@ func listenAt(t *testing.T, dir root.Dir) {
 	nettest.Must(t, os.MkdirAll(dir.Run(), 0o700))
 	fresh := filepath.Join(dir.Run(), "fresh")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fresh, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	l.SetUnlinkOnClose(false)
 	t.Cleanup(func() { l.Close() })
 	nettest.Must(t, os.Rename(fresh, dir.Socket()))

@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/cni/wire"
+	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
 )
 
@@ -26,14 +27,10 @@ func late() int64 { return boottime.Now() + int64(time.Minute) }
 // listen opens an agent's socket, also if the socket's path is too long for a socket address.
 func listen(t *testing.T, dir root.Dir) *net.UnixListener {
 	t.Helper()
-	if err := os.MkdirAll(dir.Run(), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, os.MkdirAll(dir.Run(), 0o700))
 	t.Chdir(dir.Run())
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: root.SocketName})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l
 }
@@ -131,17 +128,11 @@ func TestDeadline(t *testing.T) {
 		dir := root.Dir(t.TempDir())
 		l := listen(t, dir)
 		raw, err := l.SyscallConn()
-		if err != nil {
-			t.Fatal(err)
-		}
+		nettest.Must(t, err)
 		raw.Control(func(fd uintptr) { err = unix.Listen(int(fd), 0) }) // room for one
-		if err != nil {
-			t.Fatal(err)
-		}
+		nettest.Must(t, err)
 		first, err := net.Dial("unix", dir.Socket())
-		if err != nil {
-			t.Fatal(err)
-		}
+		nettest.Must(t, err)
 		defer first.Close()
 		if _, err := wire.Do(dir, wire.Request{Method: "GET", Target: "/", Deadline: soon()}); !errors.Is(err, wire.ErrDeadline) {
 			t.Errorf("%v, want ErrDeadline", err)
@@ -188,9 +179,7 @@ func TestNobodyThere(t *testing.T) {
 
 func TestReadBefore(t *testing.T) {
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	defer r.Close()
 	fd, buf := int(r.Fd()), make([]byte, 10)
 	if n, err := wire.ReadBefore(fd, buf, soon()); err != wire.ErrDeadline || n != 0 {

@@ -90,9 +90,7 @@ func TestBarriers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			load(t, c.ruleset)
 			found, err := nft.Barriers(sender)
-			if err != nil {
-				t.Fatal(err)
-			}
+			nettest.Must(t, err)
 			var have []string
 			for _, b := range found {
 				word := "4"
@@ -163,9 +161,7 @@ func TestBaseChains(t *testing.T) {
 		table netdev n { chain g { type filter hook ingress device lo priority 5; } }
 		table inet i { chain none { counter; } chain p { type nat hook prerouting priority -100; } }`)
 	all, err := nft.BaseChains()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	var have []string
 	for _, c := range all {
 		have = append(have, c.String())

@@ -19,15 +19,11 @@ func TestDesync(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, err := Open(nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			nettest.Must(t, err)
 			defer c.Close()
 			s := <-c.slots
 			stray := GetLink("none", new(Link)) // nobody waits for its answer
-			if err := s.Send(s.append(nil, stray, unix.NLM_F_ACK)); err != nil {
-				t.Fatal(err)
-			}
+			nettest.Must(t, s.Send(s.append(nil, stray, unix.NLM_F_ACK)))
 			c.slots <- s
 			failed := 0
 			for range maxSockets { // ask uses each socket once

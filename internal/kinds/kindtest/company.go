@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/nettest"
 )
 
 // leaveOtherOwner: to release one owner's hold leaves the other owner's hold alone, whether anybody has
@@ -66,9 +67,7 @@ func leaveForeign(tb testing.TB, k Kind) {
 	still("a release")
 	if k.Find != nil { // a sweep releases the things that it finds and that no owner needs
 		found, err := k.Find(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nettest.Must(t, err)
 		for _, f := range found {
 			if f.Owner == h.Owner {
 				t.release(f)

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/nettest"
 )
 
 var update = flag.Bool("update", false, "write the golden files of kinds")
@@ -30,18 +31,12 @@ func golden(t testing.TB, k Kind) {
 		t.Fatalf("the Example leaves out %s", strings.Join(zero, ", "))
 	}
 	raw, err := json.MarshalIndent(hold.Hold{Spec: k.Example}, "", "\t")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	raw = append(raw, '\n')
 	file := filepath.Join("testdata", k.Name()+".json")
 	if *update {
-		if err := os.MkdirAll("testdata", 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, raw, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		nettest.Must(t, os.MkdirAll("testdata", 0o755))
+		nettest.Must(t, os.WriteFile(file, raw, 0o644))
 	}
 	want, err := os.ReadFile(file)
 	if err != nil {

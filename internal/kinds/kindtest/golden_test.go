@@ -78,12 +78,8 @@ func TestGolden(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Chdir(t.TempDir())
 			if test.file != "" {
-				if err := os.Mkdir("testdata", 0o700); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile("testdata/rich.json", []byte(test.file), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				nettest.Must(t, os.Mkdir("testdata", 0o700))
+				nettest.Must(t, os.WriteFile("testdata/rich.json", []byte(test.file), 0o600))
 			}
 			k := Kind{Kind: hold.Kind{New: func() hold.Spec { return &richSpec{} }}, Example: test.example}
 			r := nettest.Record(t, func(t testing.TB) { golden(t, k) })

@@ -113,9 +113,8 @@ func (l *life) start(decorate func(engine.Ledger, hold.Kinds) (engine.Ledger, ho
 		l.api.Kind("pool", hold.Reserve, toy.Waits, toy.Limited),
 	}
 	var err error
-	if l.ledger, err = ledger.Open(ledger.Options{Path: l.path, Kinds: kinds}); err != nil {
-		l.t.Fatal(err)
-	}
+	l.ledger, err = ledger.Open(ledger.Options{Path: l.path, Kinds: kinds})
+	nettest.Must(l.t, err)
 	l.mu.Lock()
 	l.told, l.tried = 0, map[string]bool{}
 	l.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/nettest"
 )
 
 // A toy kind. A hold is a file that has its owner's ID in it, and its place is the file's path.
@@ -148,9 +149,7 @@ func (ts toys) find(context.Context, *hold.Look) ([]hold.Hold, error) {
 func kind(t testing.TB, alone bool) Kind {
 	ts := toys{t.TempDir()}
 	disguise := func(t testing.TB, h hold.Hold) {
-		if err := os.Rename(path(h), path(h)+".away"); err != nil {
-			t.Fatal(err)
-		}
+		nettest.Must(t, os.Rename(path(h), path(h)+".away"))
 	}
 	if alone {
 		disguise = nil
@@ -178,9 +177,7 @@ func kind(t testing.TB, alone bool) Kind {
 		Snapshot: func() string { return listing(ts.dir) },
 		Disguise: disguise, Undisguised: "the only place is where it is looked for",
 		Foreign: func(t testing.TB, h hold.Hold) func() error {
-			if err := os.WriteFile(path(h), []byte("a stranger"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			nettest.Must(t, os.WriteFile(path(h), []byte("a stranger"), 0o600))
 			t.Cleanup(func() { os.Remove(path(h)) })
 			return func() error {
 				info, err := os.Stat(path(h))

@@ -55,9 +55,8 @@ func TestClaims(t *testing.T) {
 		if err := <-met; err != nil {
 			t.Errorf("%s, after it waited: %v", what, err)
 		}
-		if done, err = l.claims.claim(t.Context(), a.Spec.(*Spec).Name); err != nil {
-			t.Fatal(err)
-		}
+		done, err = l.claims.claim(t.Context(), a.Spec.(*Spec).Name)
+		must(t, err)
 	}
 	done()
 }

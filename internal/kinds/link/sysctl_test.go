@@ -15,9 +15,7 @@ func TestSysctlsOfLinkRenamedForAMoment(t *testing.T) {
 	nettest.Need(t)
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	node, err := ns.Self()
 	must(err)

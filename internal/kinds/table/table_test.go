@@ -44,9 +44,7 @@ func (k kind) release(h hold.Hold) error { return k.Release(k.t.Context(), []hol
 
 func (k kind) must(err error) {
 	k.t.Helper()
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	nettest.Must(k.t, err)
 }
 
 func (k kind) is(err, want error) {
@@ -345,13 +343,9 @@ func locked(e *Keeper, f func()) {
 func change(t *testing.T, at *ns.Netns, f func(*nftables.Conn)) {
 	t.Helper()
 	c, err := nftables.New(nftables.WithNetNSFd(at.Fd()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	f(c)
-	if err := c.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, c.Flush())
 }
 
 // Run reports a table that it cannot watch, and Intact is false for such a table.

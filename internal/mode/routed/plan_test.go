@@ -22,6 +22,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/mode"
+	"github.com/berth-net/berth/internal/nettest"
 )
 
 // The ledger can write everything that ADD accepts: a pod with as many host ports as a
@@ -73,9 +74,7 @@ func TestLongestRecordIsWritten(t *testing.T) {
 		{New: func() hold.Spec { return new(hostports.Spec) }},
 	}
 	l, err := ledger.Open(ledger.Options{Path: filepath.Join(t.TempDir(), "ledger.db"), Kinds: kinds})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	defer l.Close()
 	if err := l.Commit(t.Context(), ledger.Begin(o)); err != nil {
 		t.Errorf("with %d host ports: %v", most, err)

@@ -33,9 +33,7 @@ func TestKinds(t *testing.T) {
 	if err == nil {
 		err = n.Mark("aaaa", node.Hooks{})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	var last atomic.Uint32
 	address := func() netip.Addr { i := last.Add(1); return netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}) }
 	tested := []kindtest.Kind{

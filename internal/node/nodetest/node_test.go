@@ -10,6 +10,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/stamp"
 )
@@ -37,21 +38,15 @@ func TestOthers(t *testing.T) {
 			if err == nil {
 				err = n.Mark("aaaa", node.Hooks{})
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			nettest.Must(t, err)
 			p := w.Pod("/run/netns/a")
 			s := &link.Spec{Name: name, Netns: p.Ref(), Ifname: "eth0", Addresses: []netip.Addr{addr}}
-			if err := n.Links.Kind().Acquire(t.Context(), hold.Hold{Owner: id, Spec: s}); err != nil {
-				t.Fatal(err)
-			}
+			nettest.Must(t, n.Links.Kind().Acquire(t.Context(), hold.Hold{Owner: id, Spec: s}))
 			if why := w.Lacks(name, p, "eth0", s.Addresses); why != "" {
 				t.Fatalf("a link that was acquired: %s", why)
 			}
 			m, err := n.Monitor()
-			if err != nil {
-				t.Fatal(err)
-			}
+			nettest.Must(t, err)
 			before := w.State().String()
 			tt.do(w, p)
 			if why := w.Lacks(name, p, "eth0", s.Addresses); !strings.HasPrefix(why, tt.lacks) || why != "" && tt.lacks == "" {
@@ -81,17 +76,11 @@ func TestVerifyPodOfDecoy(t *testing.T) {
 	if err == nil {
 		err = n.Mark("aaaa", node.Hooks{})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	p, id := w.Pod("/run/netns/a"), hold.NewID()
 	h := hold.Hold{Owner: id, Spec: &link.Spec{Name: stamp.Link("aaaa", id), Netns: p.Ref(), Ifname: "eth0"}}
-	if err := n.Links.Kind().Acquire(t.Context(), h); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Links.VerifyPod(t.Context(), h); err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, n.Links.Kind().Acquire(t.Context(), h))
+	nettest.Must(t, n.Links.VerifyPod(t.Context(), h))
 	decoy := *p.ends["eth0"]
 	p.ends["eth0"] = &decoy
 	if err := n.Links.VerifyPod(t.Context(), h); !errors.Is(err, hold.ErrChanged) {

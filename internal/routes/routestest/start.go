@@ -9,6 +9,7 @@ import (
 	"github.com/berth-net/berth/api/client"
 	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/events"
+	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/internal/routes"
 )
@@ -44,9 +45,7 @@ func Start(t testing.TB, v *Verbs) *Agent {
 // Run serves until the test ends, or Shutdown.
 func (a *Agent) Run(t testing.TB) {
 	t.Helper()
-	if err := a.Listen(a.Dir); err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, a.Listen(a.Dir))
 	ended := make(chan error, 1)
 	go func() { ended <- a.Serve() }()
 	t.Cleanup(func() {

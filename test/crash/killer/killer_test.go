@@ -88,15 +88,11 @@ func run(t *testing.T, n int, v Verdict) (dir string, calls []string, p *Process
 		if err == nil {
 			err = netlink.LinkDel(l)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		nettest.Must(t, err)
 	}
 	var mu sync.Mutex
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	p, err = Start(Command{Path: exe, Env: append(os.Environ(), envTarget+"="+dir), Stderr: os.Stderr}, func(c Call) Verdict {
 		mu.Lock()
 		defer mu.Unlock()
@@ -108,9 +104,7 @@ func run(t *testing.T, n int, v Verdict) (dir string, calls []string, p *Process
 		}
 		return Verdict{}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	if v.Do != Hold {
 		if _, err := p.Wait(nettest.Deadline); err != nil {
 			t.Fatal(err)
