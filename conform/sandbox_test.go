@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/conform/oracle"
+	"github.com/berth-net/berth/internal/nettest"
 )
 
 // TestHostIsUntouched looks at the machine (here the namespaces that the tests run in, with
@@ -23,7 +24,7 @@ func TestHostIsUntouched(t *testing.T) {
 	must(t, os.WriteFile("/run/marker", nil, 0o644))
 	// If something writes to these folders after all, it does not write to the real ones.
 	for _, dir := range []string{"/usr/local", "/opt", "/home", "/root", "/srv", "/mnt", "/var/lib", "/var/log", "/var/tmp", "/dev/shm"} {
-		mountTmpfs(t, dir)
+		nettest.Mount(t, dir, "mode=0755")
 	}
 	before, mounts := machine(t), mountinfo(t)
 	for _, fault := range []string{"file-left", "rule-left", "strays"} {
@@ -74,7 +75,7 @@ func TestCover(t *testing.T) {
 		path := filepath.Join(dir, d)
 		must(t, os.MkdirAll(path, 0o755))
 		if d != "plain" {
-			mountTmpfs(t, path)
+			nettest.Mount(t, path, "mode=0755")
 		}
 		must(t, os.WriteFile(filepath.Join(path, "file"), []byte(d), 0o644))
 	}
@@ -99,19 +100,6 @@ func TestCover(t *testing.T) {
 	if after := mountinfo(t); after != before {
 		t.Errorf("mounts are left:\n%s\nbefore:\n%s", after, before)
 	}
-}
-
-// mountTmpfs hides a folder of the machine until the test ends.
-func mountTmpfs(t *testing.T, dir string) {
-	t.Helper()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"); err != nil {
-		t.Fatalf("%s: %v", dir, err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
 }
 
 // machine returns all that the oracle sees of the machine, and what is in /run.

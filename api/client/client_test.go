@@ -188,18 +188,7 @@ func TestAway(t *testing.T) {
 	l.SetUnlinkOnClose(false)
 	l.Close()
 	dies := filepath.Join(dir, "dies")
-	dying, err := net.Listen("unix", dies)
-	nettest.Must(t, err)
-	defer dying.Close()
-	go func() {
-		for {
-			conn, err := dying.Accept()
-			if err != nil {
-				return
-			}
-			conn.Close()
-		}
-	}()
+	nettest.Accept(t, nil, "unix", dies, func(conn net.Conn) { conn.Close() })
 	for name, path := range map[string]string{
 		"no socket": filepath.Join(dir, "none"), "no folder": filepath.Join(dir, "none/s"), "nobody listens": left,
 		"no socket, long": filepath.Join(long, "none"), "no folder, long": filepath.Join(long, "none/s"), "dies": dies,

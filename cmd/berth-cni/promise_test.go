@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,7 +23,7 @@ func TestNotPromised(t *testing.T) {
 		prepare func(a *away, folder string)
 		want    string
 	}{
-		"disk full": {func(a *away, folder string) { a.fill() }, "no space left on device"},
+		"disk full": {func(a *away, folder string) { nettest.Fill(a, a.root) }, "no space left on device"},
 		"read-only": {func(a *away, folder string) {
 			must(a, unix.Mount("", a.root, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 		}, "read-only file system"},
@@ -38,8 +37,7 @@ func TestNotPromised(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			nettest.Need(t)
-			must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"))
-			defer unix.Unmount(dir, unix.MNT_DETACH)
+			nettest.Mount(t, dir, "size=1m")
 			a := newAway(t, dir)
 			test.prepare(a, deletions.Path(root.Dir(dir)))
 			out, code := a.del(prevResult(ownLink))
@@ -53,33 +51,18 @@ func TestNotPromised(t *testing.T) {
 	}
 }
 
-// fill takes all room that is left on the root's disk.
-func (a *away) fill() {
-	a.Helper()
-	f, err := os.Create(filepath.Join(a.root, "filler"))
-	must(a, err)
-	defer f.Close()
-	for err == nil {
-		_, err = f.Write(make([]byte, 4096))
-	}
-	if !errors.Is(err, unix.ENOSPC) {
-		a.Fatal(err)
-	}
-}
-
 // A full disk stops ADD first and DEL last.
 func TestPromisedOnFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	nettest.Need(t)
-	must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"))
-	defer unix.Unmount(dir, unix.MNT_DETACH)
+	nettest.Mount(t, dir, "size=4m")
 	a := newAway(t, dir)
 	q, err := deletions.Open(root.Dir(dir))
 	must(a, err)
 	if _, err := q.Refill(); err != nil {
 		t.Fatal(err)
 	}
-	a.fill()
+	nettest.Fill(a, a.root)
 	if out, code := a.del(prevResult(ownLink)); code != 0 || out != "" {
 		t.Fatalf("code %d: %s", code, out)
 	}

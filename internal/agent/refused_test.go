@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
@@ -136,13 +134,8 @@ func TestFullDiskDeletes(t *testing.T) {
 // begun. The function that it returns makes room again.
 func (r *rig) fillDisk(dir string) func() {
 	r.t.Helper()
-	filler := filepath.Join(dir, "filler")
-	f, err := os.Create(filler)
-	must(r.t, err)
-	defer f.Close()
-	for page := make([]byte, 1<<16); err == nil; {
-		_, err = f.Write(page)
-	}
+	nettest.Fill(r.t, dir)
+	var err error
 	var ids []hold.ID
 	for _, size := range []int{1 << 16, 1 << 10, 1} { // the room that is too small for a large owner may be left for a small one
 		meta := json.RawMessage(`{"sort":"` + strings.Repeat("x", size) + `"}`)
@@ -156,7 +149,7 @@ func (r *rig) fillDisk(dir string) func() {
 		}
 	}
 	return func() {
-		must(r.t, os.Remove(filler))
+		must(r.t, os.Remove(filepath.Join(dir, "filler")))
 		for _, id := range ids {
 			must(r.t, r.core.Ledger.Commit(context.Background(), ledger.Forget(id, r.core.Clock.Now())))
 		}
@@ -167,11 +160,6 @@ func (r *rig) fillDisk(dir string) func() {
 func smallDisk(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8m"))
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	nettest.Mount(t, dir, "size=8m")
 	return dir
 }

@@ -28,16 +28,8 @@ const (
 // melt or the test's end thaws it.
 func frozen(t *testing.T, dir string) (melt func()) {
 	t.Helper()
-	programs.Need(t, "mkfs.ext4", "mount")
-	file := filepath.Join(t.TempDir(), "disk")
-	nettest.Must(t, errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, 16<<20), os.MkdirAll(dir, 0o755)))
-	if out, err := exec.Command("mkfs.ext4", "-q", "-F", file).CombinedOutput(); err != nil {
-		t.Fatalf("mkfs.ext4: %v\n%s", err, out)
-	}
-	if out, err := exec.Command("mount", "-o", "loop", file, dir).CombinedOutput(); err != nil {
-		t.Skipf("no file system on a loop device to be had: %v\n%s", err, out)
-	}
-	t.Cleanup(func() { nettest.Must(t, unix.Unmount(dir, unix.MNT_DETACH)) })
+	nettest.Must(t, os.MkdirAll(dir, 0o755))
+	nettest.MountExt4(t, dir)
 	f, err := os.Open(dir)
 	nettest.Must(t, err)
 	nettest.Must(t, unix.IoctlSetInt(int(f.Fd()), freeze, 0))

@@ -16,8 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/cri"
 	"github.com/berth-net/berth/internal/deletions"
@@ -360,8 +358,7 @@ func TestUninstallOnFullDisk(t *testing.T) {
 	a := newApp()
 	a.root = filepath.Join(dir, "root")
 	nettest.Must(t, os.MkdirAll(a.dir().State(), 0o700))
-	nettest.Must(t, unix.Mount("berth", a.dir().State(), "tmpfs", 0, "nr_inodes=2"))
-	t.Cleanup(func() { nettest.Must(t, unix.Unmount(a.dir().State(), unix.MNT_DETACH)) })
+	nettest.Mount(t, a.dir().State(), "nr_inodes=2")
 	kept, gone := filepath.Join(dir, plugin), filepath.Join(dir, "bin", plugin)
 	raw := fmt.Sprintf(`{"files":[{"path":%q,"sort":"loopback"},{"path":%q,"sort":"plugin"}],"dirs":[]}`, kept, gone)
 	nettest.Must(t, os.WriteFile(kept, nil, 0o755))

@@ -3,7 +3,6 @@ package deletions
 import (
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -13,40 +12,21 @@ import (
 
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
-	"github.com/berth-net/berth/test/programs"
 )
 
 // mount mounts a tmpfs, and returns where.
 func mount(t *testing.T, options string) string {
 	t.Helper()
 	dir := t.TempDir()
-	must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, options))
-	unmountLater(t, dir)
+	nettest.Mount(t, dir, options)
 	return dir
 }
 
-// mountExt4 does `mkfs.ext4 FILE; mount -o loop FILE DIR`, if the machine allows it.
 func mountExt4(t *testing.T) string {
 	t.Helper()
-	programs.Need(t, "mkfs.ext4", "mount")
-	file, dir := filepath.Join(t.TempDir(), "disk"), t.TempDir()
-	must(t, errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, 16<<20)))
-	if out, err := exec.Command("mkfs.ext4", "-q", "-F", file).CombinedOutput(); err != nil {
-		t.Fatalf("mkfs.ext4: %v\n%s", err, out)
-	}
-	if out, err := exec.Command("mount", "-o", "loop", file, dir).CombinedOutput(); err != nil {
-		t.Skipf("no file system on a loop device to be had: %v\n%s", err, out)
-	}
-	unmountLater(t, dir)
+	dir := t.TempDir()
+	nettest.MountExt4(t, dir)
 	return dir
-}
-
-func unmountLater(t *testing.T, dir string) {
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
 }
 
 // remount changes the flags of a mount.
@@ -55,25 +35,8 @@ func remount(t *testing.T, dir string, flags uintptr) {
 	must(t, unix.Mount("", dir, "", unix.MS_REMOUNT|flags, ""))
 }
 
-// fillBlocks takes all blocks that are left on a disk.
-func fillBlocks(t *testing.T, dir string) {
-	t.Helper()
-	f, err := os.OpenFile(filepath.Join(dir, "filler"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-	must(t, err)
-	defer f.Close()
-	for _, size := range []int{1 << 16, 1} { // the rest of the last block, too
-		for page := make([]byte, size); err == nil; {
-			_, err = f.Write(page)
-		}
-		if !errors.Is(err, unix.ENOSPC) {
-			t.Fatal(err)
-		}
-		err = f.Sync()
-	}
-}
-
 // fillInodes takes all inodes that are left on a disk.
-func fillInodes(t *testing.T, dir string) {
+func fillInodes(t testing.TB, dir string) {
 	t.Helper()
 	filler := filepath.Join(dir, "filler")
 	err := os.Mkdir(filler, 0o700)
@@ -94,11 +57,11 @@ func TestFullDisk(t *testing.T) {
 	}
 	for name, disk := range map[string]struct {
 		mount func(*testing.T) string
-		fill  func(*testing.T, string)
+		fill  func(testing.TB, string)
 	}{
-		"tmpfs blocks": {tmpfs("size=4m"), fillBlocks},
+		"tmpfs blocks": {tmpfs("size=4m"), nettest.Fill},
 		"tmpfs inodes": {tmpfs("nr_inodes=5k"), fillInodes},
-		"ext4 blocks":  {mountExt4, fillBlocks},
+		"ext4 blocks":  {mountExt4, nettest.Fill},
 		"ext4 inodes":  {mountExt4, fillInodes},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -29,7 +29,7 @@ func TestKills(t *testing.T) {
 		"first":     {func(root.Dir) {}, guesses + 12},
 		"second":    {func(dir root.Dir) { open(t, dir) }, guesses + 4},
 		"quick":     {func(dir root.Dir) { refill(t, dir) }, 5},
-		"full disk": {func(dir root.Dir) { refill(t, dir); useQuick(t, dir); fillBlocks(t, string(dir)) }, guesses + 7},
+		"full disk": {func(dir root.Dir) { refill(t, dir); useQuick(t, dir); nettest.Fill(t, string(dir)) }, guesses + 7},
 	} {
 		t.Run(name, func(t *testing.T) {
 			kills := 0

@@ -70,7 +70,7 @@ func fullDisk(t *testing.T, mount func(*testing.T) string) (root.Dir, *Queue) {
 	nettest.Need(t) // for the mount
 	dir := root.Dir(mount(t))
 	refill(t, dir)
-	fillBlocks(t, string(dir))
+	nettest.Fill(t, string(dir))
 	return dir, open(t, dir)
 }
 
@@ -130,7 +130,7 @@ func TestRepeatedBeforeTheDiskWasFull(t *testing.T) {
 	for i := range 50 {
 		mustWrite(t, dir, repeated(i))
 	}
-	fillBlocks(t, string(dir))
+	nettest.Fill(t, string(dir))
 	mustWrite(t, dir, numbered(2))
 	if got := containers(mustPending(t, open(t, dir))); got != "c2 c1" {
 		t.Errorf("pending are %s", got)
@@ -272,7 +272,7 @@ func TestRoomOfKilledWriters(t *testing.T) {
 	nettest.Need(t) // for the mount
 	dir := root.Dir(mount(t, "size=4m"))
 	refill(t, dir)
-	fillBlocks(t, string(dir))
+	nettest.Fill(t, string(dir))
 	f, err := openFolder(dir)
 	must(t, err)
 	defer f.close()
@@ -325,7 +325,7 @@ func TestDamagedSpares(t *testing.T) {
 		must(t, err)
 	}
 	const good = Spares - 6
-	fillBlocks(t, string(dir))
+	nettest.Fill(t, string(dir))
 	for i := range good {
 		if err := Write(dir, numbered(i)); err != nil {
 			t.Fatalf("deletion %d: %v", i, err)

@@ -166,8 +166,7 @@ func TestKilled(t *testing.T) {
 func TestFullDisk(t *testing.T) {
 	nettest.Need(t)
 	dir := t.TempDir()
-	must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"))
-	defer func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) }()
+	nettest.Mount(t, dir, "size=64k")
 	r := newRig(t, filepath.Join(dir, "history"), 10_000)
 	var failed error
 	n := 0

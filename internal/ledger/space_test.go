@@ -31,12 +31,7 @@ type disk struct {
 func newDisk(t *testing.T, bytes string) *disk {
 	nettest.Need(t)
 	d := &disk{t, t.TempDir()}
-	must(t, unix.Mount("tmpfs", d.dir, "tmpfs", 0, "size="+bytes))
-	t.Cleanup(func() {
-		if err := unix.Unmount(d.dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	nettest.Mount(t, d.dir, "size="+bytes)
 	return d
 }
 
@@ -45,17 +40,7 @@ func (d *disk) ledger() string { return filepath.Join(d.dir, "ledger.db") }
 // fill uses up the rest of the disk.
 func (d *disk) fill() {
 	d.t.Helper()
-	f, err := os.OpenFile(filepath.Join(d.dir, "filler"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-	must(d.t, err)
-	defer f.Close()
-	for page := make([]byte, 1<<16); ; {
-		if _, err = f.Write(page); err != nil {
-			break
-		}
-	}
-	if !errors.Is(err, unix.ENOSPC) {
-		d.t.Fatal(err)
-	}
+	nettest.Fill(d.t, d.dir)
 }
 
 // mustBeFull fails the test if the disk still has room.

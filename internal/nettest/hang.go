@@ -26,11 +26,7 @@ func Hang(t testing.TB, folder string) (heal func()) {
 			t.Error(err)
 		}
 	})
-	t.Cleanup(func() {
-		heal()
-		if err := unix.Unmount(folder, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	unmountLater(t, folder)
+	t.Cleanup(heal) // before the unmount
 	return heal
 }

@@ -15,25 +15,13 @@ import (
 func Pour(t testing.TB, from, to *ns.Netns, at netip.Addr) {
 	t.Helper()
 	Need(t)
-	var sink net.Listener
 	var source net.Conn
-	Must(t, DoIn(to, func() (err error) {
-		sink, err = net.Listen("tcp", netip.AddrPortFrom(at, 0).String())
-		return err
-	}))
-	t.Cleanup(func() { sink.Close() })
-	go func() {
-		for {
-			conn, err := sink.Accept()
-			if err != nil {
-				return
-			}
-			t.Cleanup(func() { conn.Close() })
-			go io.Copy(io.Discard, conn)
-		}
-	}()
+	sink := Accept(t, to, "tcp", netip.AddrPortFrom(at, 0).String(), func(conn net.Conn) {
+		t.Cleanup(func() { conn.Close() })
+		go io.Copy(io.Discard, conn)
+	})
 	Must(t, DoIn(from, func() (err error) {
-		source, err = net.DialTimeout("tcp", sink.Addr().String(), Deadline)
+		source, err = net.DialTimeout("tcp", sink.String(), Deadline)
 		return err
 	}))
 	t.Cleanup(func() { source.Close() })

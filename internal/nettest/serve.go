@@ -19,52 +19,17 @@ func Serve(t testing.TB, at *ns.Netns, network, address string) netip.AddrPort {
 	t.Helper()
 	Need(t)
 	var serving net.Addr
-	err := DoIn(at, func() error {
-		if network[:3] == "udp" {
-			conn, err := net.ListenPacket(network, address)
-			if err != nil {
-				return err
-			}
-			t.Cleanup(func() { conn.Close() })
-			go answerPackets(conn)
-			serving = conn.LocalAddr()
-			return nil
-		}
-		listener, err := net.Listen(network, address)
-		if err != nil {
-			return err
-		}
-		t.Cleanup(func() { listener.Close() })
-		go answerConns(listener)
-		serving = listener.Addr()
-		return nil
-	})
-	if err != nil {
-		t.Fatalf("nettest: serving in %s: %v", where(at), err)
+	if network[:3] == "udp" {
+		serving = Hear(t, at, network, address, func(conn net.PacketConn, _ []byte, from net.Addr) {
+			conn.WriteTo([]byte(from.String()+"\n"), from)
+		}).LocalAddr()
+	} else {
+		serving = Accept(t, at, network, address, func(conn net.Conn) {
+			fmt.Fprintln(conn, conn.RemoteAddr())
+			conn.Close()
+		})
 	}
 	return netip.MustParseAddrPort(serving.String())
-}
-
-func answerPackets(conn net.PacketConn) {
-	buf := make([]byte, 16)
-	for {
-		_, from, err := conn.ReadFrom(buf)
-		if err != nil {
-			return
-		}
-		conn.WriteTo([]byte(from.String()+"\n"), from)
-	}
-}
-
-func answerConns(listener net.Listener) {
-	for {
-		conn, err := listener.Accept()
-		if err != nil {
-			return
-		}
-		fmt.Fprintln(conn, conn.RemoteAddr())
-		conn.Close()
-	}
 }
 
 // Talk asks a server that Serve has started, from a namespace (nil: the process's own), at which

@@ -14,26 +14,10 @@ import (
 func answer(t *testing.T, at *ns.Netns, addr string) (heard chan string) {
 	t.Helper()
 	heard = make(chan string, 1000)
-	err := nettest.DoIn(at, func() error {
-		conn, err := net.ListenPacket("udp", addr+":53")
-		if err != nil {
-			return err
-		}
-		t.Cleanup(func() { conn.Close() })
-		go func() {
-			buf := make([]byte, 16)
-			for {
-				_, from, err := conn.ReadFrom(buf)
-				if err != nil {
-					return
-				}
-				heard <- from.String()
-				_, _ = conn.WriteTo(buf[:1], from)
-			}
-		}()
-		return nil
+	nettest.Hear(t, at, "udp", addr+":53", func(conn net.PacketConn, packet []byte, from net.Addr) {
+		heard <- from.String()
+		_, _ = conn.WriteTo(packet[:1], from)
 	})
-	must(t, err)
 	return heard
 }
 

@@ -45,27 +45,14 @@ type ear struct {
 func (p *pod) ear(t *testing.T) *ear {
 	t.Helper()
 	e := &ear{last: map[netip.Addr]uint64{}}
-	var conn *net.UDPConn
-	must(t, p.at.Do(func() (err error) {
-		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.ip4, floodPort)))
-		return err
-	}))
-	t.Cleanup(func() { conn.Close() })
-	go func() {
-		buf := make([]byte, 64)
-		for {
-			n, from, err := conn.ReadFromUDPAddrPort(buf)
-			if err != nil {
-				return
-			}
-			if n == 8 {
-				e.mu.Lock()
-				src := from.Addr().Unmap()
-				e.last[src] = max(e.last[src], binary.BigEndian.Uint64(buf))
-				e.mu.Unlock()
-			}
+	nettest.Hear(t, p.at, "udp", netip.AddrPortFrom(p.ip4, floodPort).String(), func(_ net.PacketConn, packet []byte, from net.Addr) {
+		if len(packet) == 8 {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			src := netip.MustParseAddrPort(from.String()).Addr().Unmap()
+			e.last[src] = max(e.last[src], binary.BigEndian.Uint64(packet))
 		}
-	}()
+	})
 	return e
 }
 

@@ -27,19 +27,8 @@ func lastHop(frame []byte) []byte {
 func served(t *testing.T, p *pod) (at netip.AddrPort, conns chan net.Conn) {
 	t.Helper()
 	conns = make(chan net.Conn, 100_000)
-	var l net.Listener
-	must(t, p.at.Do(func() (err error) { l, err = net.Listen("tcp4", netip.AddrPortFrom(p.ip4, 0).String()); return err }))
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			conns <- c
-		}
-	}()
-	return netip.MustParseAddrPort(l.Addr().String()), conns
+	l := nettest.Accept(t, p.at, "tcp4", netip.AddrPortFrom(p.ip4, 0).String(), func(c net.Conn) { conns <- c })
+	return netip.MustParseAddrPort(l.String()), conns
 }
 
 // few is a share so small that each connection counts. Of a larger share only a sample counts,

@@ -28,30 +28,16 @@ func listen(t *testing.T, at *ns.Netns, addrs ...netip.Addr) []*ear {
 	var ears []*ear
 	for _, addr := range addrs {
 		e := &ear{at: netip.AddrPortFrom(addr, earPort), heard: map[netip.Addr]bool{}}
-		inside(t, at, func() error {
-			conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(e.at))
-			if err == nil {
-				t.Cleanup(func() { conn.Close() })
-				go e.listen(conn)
-			}
-			return err
-		})
+		nettest.Hear(t, at, "udp", e.at.String(), e.hear)
 		ears = append(ears, e)
 	}
 	return ears
 }
 
-func (e *ear) listen(conn *net.UDPConn) {
-	buf := make([]byte, 16)
-	for {
-		_, from, err := conn.ReadFromUDPAddrPort(buf)
-		if err != nil {
-			return
-		}
-		e.mu.Lock()
-		e.heard[from.Addr().Unmap()] = true
-		e.mu.Unlock()
-	}
+func (e *ear) hear(_ net.PacketConn, _ []byte, from net.Addr) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.heard[netip.MustParseAddrPort(from.String()).Addr().Unmap()] = true
 }
 
 // hears reports whether the ear has heard an address since forget was last called.

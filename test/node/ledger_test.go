@@ -22,14 +22,7 @@ import (
 func tmpfs(t *testing.T, at, options string) {
 	t.Helper()
 	must(t, os.MkdirAll(at, 0o700))
-	if err := unix.Mount("ledger", at, "tmpfs", 0, options); err != nil {
-		t.Fatalf("mount -t tmpfs -o %s: %v", options, err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(at, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	nettest.Mount(t, at, options)
 }
 
 // A damaged ledger keeps berthd from starting. The file and the pods stay as they are, and an

@@ -486,26 +486,16 @@ func hears(t *testing.T, pod *ns.Netns, protocol string, client netip.Addr) (hea
 	if protocol == "sctp" {
 		network, address = sctpNetwork(client), ""
 	}
-	var conn net.PacketConn
-	inside(t, pod, func() (err error) { conn, err = net.ListenPacket(network, address); return err })
-	t.Cleanup(func() { conn.Close() })
 	var come atomic.Bool
-	go func() {
-		buf := make([]byte, 100)
-		for {
-			_, from, err := conn.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			host, _, err := net.SplitHostPort(from.String())
-			if err != nil {
-				host = from.String() // the address of a raw socket has no port
-			}
-			if host == client.String() {
-				come.Store(true)
-			}
+	nettest.Hear(t, pod, network, address, func(_ net.PacketConn, _ []byte, from net.Addr) {
+		host, _, err := net.SplitHostPort(from.String())
+		if err != nil {
+			host = from.String() // the address of a raw socket has no port
 		}
-	}()
+		if host == client.String() {
+			come.Store(true)
+		}
+	})
 	return func() bool { return come.Swap(false) }
 }
 
@@ -577,19 +567,7 @@ func TestHostPortsPassFragments(t *testing.T) {
 // echo answers datagrams with themselves.
 func echo(t *testing.T, at *ns.Netns, address string) {
 	t.Helper()
-	var conn net.PacketConn
-	inside(t, at, func() (err error) { conn, err = net.ListenPacket("udp", address); return err })
-	t.Cleanup(func() { conn.Close() })
-	go func() {
-		buf := make([]byte, 8000)
-		for {
-			n, from, err := conn.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			conn.WriteTo(buf[:n], from)
-		}
-	}()
+	nettest.Hear(t, at, "udp", address, func(conn net.PacketConn, packet []byte, from net.Addr) { conn.WriteTo(packet, from) })
 }
 
 // A pod that was deleted without an agent loses its host ports when the agent is back. A rebuilt

@@ -33,18 +33,7 @@ func peers(t testing.TB, addrs ...string) {
 		bits := map[bool]string{true: "/64 nodad", false: "/24"}[strings.Contains(a, ":")]
 		nettest.Run(t, there, "ip addr add "+a+bits+" dev eth0")
 	}
-	var l net.Listener
-	must(t, there.Do(func() (err error) { l, err = net.Listen("tcp", ":7000"); return err }))
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			t.Cleanup(func() { c.Close() })
-		}
-	}()
+	nettest.Accept(t, there, "tcp", ":7000", func(c net.Conn) { t.Cleanup(func() { c.Close() }) })
 }
 
 // The node has connections of each sort to some addresses. Forget ends the connections to the addresses

@@ -37,33 +37,20 @@ func newHostile(t *testing.T, edit func(*Ruleset)) (w *world, a, b, beyond *plac
 // "ip6:tcp", for any address, until the test ends. Of each packet it records the part from "say " on.
 func (w *world) overhear(p *place, network, address string) {
 	w.t.Helper()
-	var conn net.PacketConn
-	w.inside(p.at, func() (err error) {
-		conn, err = net.ListenPacket(network, address)
-		return err
-	})
-	w.t.Cleanup(func() { conn.Close() })
-	go func() {
-		buf := make([]byte, 1500)
-		for {
-			n, from, err := conn.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			_, text, ok := strings.Cut(string(buf[:n]), "say ")
-			host, _, err := net.SplitHostPort(from.String())
-			if err != nil {
-				host = from.String()
-			}
-			addr, err := netip.ParseAddr(host)
-			if !ok || err != nil {
-				continue
-			}
-			w.log.mu.Lock()
-			w.log.seen[text+" at "+p.name] = addr.Unmap().WithZone("")
-			w.log.mu.Unlock()
+	nettest.Hear(w.t, p.at, network, address, func(_ net.PacketConn, packet []byte, from net.Addr) {
+		_, text, ok := strings.Cut(string(packet), "say ")
+		host, _, err := net.SplitHostPort(from.String())
+		if err != nil {
+			host = from.String()
 		}
-	}()
+		addr, err := netip.ParseAddr(host)
+		if !ok || err != nil {
+			return
+		}
+		w.log.mu.Lock()
+		defer w.log.mu.Unlock()
+		w.log.seen[text+" at "+p.name] = addr.Unmap().WithZone("")
+	})
 }
 
 // said reports whether overhear has recorded a text at a place.

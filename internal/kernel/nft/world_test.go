@@ -104,24 +104,11 @@ func (w *world) group(p *place, group uint32) {
 func (w *world) listen(p *place) {
 	w.t.Helper()
 	for _, addr := range p.addrs {
-		var conn *net.UDPConn
-		w.inside(p.at, func() (err error) {
-			conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, port)))
-			return err
+		nettest.Hear(w.t, p.at, "udp", netip.AddrPortFrom(addr, port).String(), func(_ net.PacketConn, packet []byte, from net.Addr) {
+			w.log.mu.Lock()
+			defer w.log.mu.Unlock()
+			w.log.seen[string(packet)+" at "+p.name] = netip.MustParseAddrPort(from.String()).Addr().Unmap()
 		})
-		w.t.Cleanup(func() { conn.Close() })
-		go func() {
-			buf := make([]byte, 1500)
-			for {
-				n, from, err := conn.ReadFromUDPAddrPort(buf)
-				if err != nil {
-					return
-				}
-				w.log.mu.Lock()
-				w.log.seen[string(buf[:n])+" at "+p.name] = from.Addr().Unmap()
-				w.log.mu.Unlock()
-			}
-		}()
 	}
 }
 
