@@ -3,6 +3,7 @@ package attachment
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -307,11 +308,7 @@ func (x *Index) Matching(f api.Filter) []*Entry {
 }
 
 func values(m map[hold.ID]*Entry) []*Entry {
-	es := make([]*Entry, 0, len(m))
-	for _, e := range m {
-		es = append(es, e)
-	}
-	return es
+	return slices.AppendSeq(make([]*Entry, 0, len(m)), maps.Values(m))
 }
 
 // Matches reports whether the attachment matches a filter. It ignores the filter's State.

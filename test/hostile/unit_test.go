@@ -268,34 +268,33 @@ var callNumbers = sync.OnceValues(func() (map[string]int, error) {
 })
 
 // families returns the numbers of address families, by their names.
-func families(t *testing.T, names []string) (allowed []int) {
+func families(t *testing.T, names []string) []int {
 	t.Helper()
 	number := map[string]int{"AF_UNIX": unix.AF_UNIX, "AF_INET": unix.AF_INET, "AF_INET6": unix.AF_INET6, "AF_NETLINK": unix.AF_NETLINK}
+	return numbered(t, number, names, "the unit allows sockets of %s: why?")
+}
+
+// numbered returns the numbers of names, and ends the test if a name has none.
+func numbered(t *testing.T, number map[string]int, names []string, why string) (all []int) {
+	t.Helper()
 	for _, name := range names {
 		n, ok := number[name]
 		if !ok {
-			t.Fatalf("the unit allows sockets of %s: why?", name)
+			t.Fatalf(why, name)
 		}
-		allowed = append(allowed, n)
+		all = append(all, n)
 	}
-	return allowed
+	return all
 }
 
 // capabilities returns the numbers of capabilities, by their names.
-func capabilities(t *testing.T, names []string) (kept []int) {
+func capabilities(t *testing.T, names []string) []int {
 	t.Helper()
 	number := map[string]int{
 		"CAP_NET_ADMIN": unix.CAP_NET_ADMIN, "CAP_SYS_ADMIN": unix.CAP_SYS_ADMIN,
 		"CAP_SYS_PTRACE": unix.CAP_SYS_PTRACE, "CAP_DAC_READ_SEARCH": unix.CAP_DAC_READ_SEARCH,
 	}
-	for _, name := range names {
-		n, ok := number[name]
-		if !ok {
-			t.Fatalf("the unit gives the agent %s: why?", name)
-		}
-		kept = append(kept, n)
-	}
-	return kept
+	return numbered(t, number, names, "the unit gives the agent %s: why?")
 }
 
 // elsewhere are settings of the unit that give the agent no right to a system call, or that confine

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -92,15 +93,7 @@ func TestPortsOutliveChanges(t *testing.T) {
 }
 
 func same(a, b map[hold.ID][]nft.Mapping) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for id := range a {
-		if !slices.Equal(a[id], b[id]) {
-			return false
-		}
-	}
-	return true
+	return maps.EqualFunc(a, b, slices.Equal[[]nft.Mapping])
 }
 
 // A starting agent keeps the host ports that a former agent has left in the table, except ports
