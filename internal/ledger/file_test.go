@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/nettest"
 )
 
 // Open makes a ledger where there is none, or where a crash has left a half-made one.
@@ -397,5 +400,17 @@ func TestReadOnly(t *testing.T) {
 		if _, err := Open(opts); !errors.Is(err, unix.EROFS) || !strings.Contains(err.Error(), "must be able to write") {
 			t.Errorf("Open of %s says %v", path, err)
 		}
+	}
+}
+
+// The holder of a lock that has ended is told from one that lives.
+func TestHasEnded(t *testing.T) {
+	cmd := exec.Command("true")
+	must(t, cmd.Start())
+	pid := fmt.Sprint(cmd.Process.Pid)
+	nettest.Eventually(t, "the process has ended", func() bool { return hasEnded(pid) })
+	must(t, cmd.Wait())
+	if hasEnded(pid) || hasEnded(fmt.Sprint(os.Getpid())) {
+		t.Error("a process that is gone, or lives, has ended")
 	}
 }

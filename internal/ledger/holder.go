@@ -30,7 +30,20 @@ func lockHolder(info fs.FileInfo) string {
 	if err != nil {
 		return "process " + pid
 	}
-	return fmt.Sprintf("%s (process %s)", strings.TrimSpace(string(comm)), pid)
+	who := fmt.Sprintf("%s (process %s)", strings.TrimSpace(string(comm)), pid)
+	if hasEnded(pid) {
+		who += ", which has ended: the kernel keeps the lock for as long as a program in a pod uses an interface that berthd has deleted; " +
+			"end the programs of pods that were deleted or broken lately"
+	}
+	return who
+}
+
+// hasEnded reports whether a process is a zombie. A zombie can have locks: a thread that waits in the
+// kernel, and that no signal can end, keeps the process's files open (rtnl.Conn.Delete).
+func hasEnded(pid string) bool {
+	stat, err := os.ReadFile("/proc/" + pid + "/stat")
+	_, state, found := strings.Cut(string(stat), ") ")
+	return err == nil && found && strings.HasPrefix(state, "Z")
 }
 
 // flockPID finds the process with an flock on an inode in the text of
