@@ -69,6 +69,26 @@ func TestUnsettledPodsHoldNobodyElse(t *testing.T) {
 	}
 }
 
+// More pods than the agent has sockets are deleted while a program in each of them uses its interface,
+// so that the kernel answers none of these deletions before the program ends
+// (netdev_wait_allrefs_any). Nothing is owed meanwhile, and nobody waits: other pods are mended, attached
+// and detached.
+func TestUsedInterfacesHoldNobodyElse(t *testing.T) {
+	n := newNode(t, plain)
+	hostile, b := n.adds("a", 9), n.add("b")
+	for i, p := range hostile {
+		nettest.HoldLink(t, p.at, "eth0")
+		leaves := n.add(fmt.Sprint("leaves", i))
+		n.del(p)
+		n.del(leaves, wait)
+	}
+	nettest.Run(t, nil, "ip link set "+b.host+" down")
+	nettest.Eventually(t, "another pod's link to be mended", func() bool { return isUp(t, b.host) })
+	nettest.Ping(t, nil, n.add("comes").ip4)
+	nettest.Eventually(t, "the pods to be gone", func() bool { return len(programs.List(n.t, n.API)) == 2 })
+	n.wantGone()
+}
+
 // A runtime gives pods that never settle a second interface while they run, and repeats those ADDs.
 // As long as all these ADDs wait for the pods, others' ADDs, lists and audits have their
 // turns, and the agent ends as soon as it is told to.

@@ -12,9 +12,8 @@ import (
 )
 
 const (
-	// maxSockets is how many system calls a Conn makes at once. rtnetlink works at one request at a
-	// time; more sockets help only deletions, which take 20 ms each and wait most of that time outside
-	// rtnetlink's lock.
+	// maxSockets is how many system calls a Conn makes at once, deletions aside (Delete). rtnetlink
+	// works at one request at a time.
 	maxSockets = 8
 
 	// maxRequests is how many requests go into one system call. Their answers
@@ -28,12 +27,13 @@ const (
 // Conn is a connection to rtnetlink in one network namespace. Its methods may be called
 // concurrently: all callers share a few sockets, and wait in line for a socket.
 type Conn struct {
-	at     *ns.Netns // owned by the caller; nil: the process's own
-	ref    ns.Ref
-	ctx    context.Context // after its end, all calls fail
-	slots  chan *socket    // nil: a socket that is not open
-	single bool            // made by Here, which does not know in which namespace to open another socket
-	closed atomic.Bool
+	at        *ns.Netns // owned by the caller; nil: the process's own
+	ref       ns.Ref
+	ctx       context.Context // after its end, all calls fail
+	slots     chan *socket    // nil: a socket that is not open
+	single    bool            // made by Here, which does not know in which namespace to open another socket
+	closed    atomic.Bool
+	deletions deletions
 }
 
 // Open connects to the network namespace at, which must stay open for as long
@@ -53,8 +53,8 @@ func OpenFor(ctx context.Context, at *ns.Netns) (*Conn, error) {
 	} else {
 		c.ref = at.Ref()
 	}
-	var first *socket
-	if err := c.Inside(func() (err error) { first, err = openSocket(ctx); return err }); err != nil {
+	first, err := c.open()
+	if err != nil {
 		return nil, err
 	}
 	c.fill(maxSockets, first)
@@ -84,12 +84,13 @@ func (c *Conn) fill(n int, first *socket) {
 	}
 }
 
-// Close waits for the requests under way and closes the sockets. Later
+// Close waits for the requests under way, deletions aside, and closes the sockets. Later
 // requests fail.
 func (c *Conn) Close() error {
 	if c.closed.Swap(true) {
 		return os.ErrClosed
 	}
+	c.deletions.close()
 	for range cap(c.slots) {
 		if s := <-c.slots; s != nil {
 			s.Close()
@@ -160,7 +161,7 @@ func (c *Conn) with(f func(*socket) error) error {
 	if s == nil {
 		err := os.ErrClosed
 		if !c.closed.Load() && !c.single {
-			err = c.Inside(func() (err error) { s, err = openSocket(c.ctx); return err })
+			s, err = c.open()
 		}
 		if err != nil {
 			c.slots <- nil

@@ -52,6 +52,9 @@ func (l *Links) take(ctx context.Context, s *Spec) error {
 	if l.strayed(s) { // else the renamed link's routes would be in the way of a new link's
 		l.regain(s)
 	}
+	if err := l.lingers(s); err != nil {
+		return err
+	}
 	regained := false
 	for {
 		link, created, err := l.create(s, macs, pod)
@@ -75,7 +78,7 @@ func (l *Links) take(ctx context.Context, s *Spec) error {
 			return err
 		}
 		// An earlier try left the link half-made.
-		if err := l.delete(link.Index); err != nil {
+		if err := l.delete(s, link.Index); err != nil {
 			return err
 		}
 		if link.Up { // ADD sets a link up only in the live group: others have moved this link back to the coming group
@@ -168,7 +171,7 @@ func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, creat
 	switch {
 	case add == nil && get == nil:
 		if err := l.mark(s, &link); err != nil {
-			return link, false, errors.Join(err, l.delete(link.Index))
+			return link, false, errors.Join(err, l.delete(s, link.Index))
 		}
 		return link, true, nil
 	case add == nil: // the engine also releases a hold whose Acquire failed
@@ -257,7 +260,7 @@ func (l *Links) complete(ctx context.Context, s *Spec, macs ends, pod *ns.Netns,
 			return
 		}
 		idle := idle(link.Index)
-		gone := l.delete(link.Index) // best effort: the engine also releases a hold whose Acquire failed
+		gone := l.delete(s, link.Index) // best effort: the engine also releases a hold whose Acquire failed
 		if err = errors.Join(err, gone); idle && gone == nil {
 			err = hold.Unused(err)
 		}
@@ -346,8 +349,33 @@ func (l *Links) refurnish(s *Spec, macs ends, link rtnl.Link) error {
 	return l.furnishHost(s, macs, link, seen)
 }
 
-// delete deletes a link by its index. It succeeds if no link has the index.
-func (l *Links) delete(index int) error { return ignoreGone(l.conn.Do(rtnl.DelLinkAt(index))) }
+// delete deletes a half-made link by its index. It succeeds if no link has the index. If the kernel then
+// still waits for a program in the pod that uses the link, take makes no other link for this pod
+// (lingers).
+func (l *Links) delete(s *Spec, index int) error {
+	still, err := l.conn.Delete(rtnl.DelLinkAt(index), index)
+	if still != nil {
+		l.lingering.Store(s.Name, still)
+		go func() {
+			<-still
+			l.lingering.CompareAndDelete(s.Name, still)
+		}()
+	}
+	return ignoreGone(err)
+}
+
+// lingers returns an error of class kernel.ErrBusy if take would have to make a link while the kernel
+// waits for a program that uses one which delete has deleted. Without it a pod could have the agent make
+// and delete links again and again, each of which keeps a thread for as long as the pod likes.
+func (l *Links) lingers(s *Spec) error {
+	if _, still := l.lingering.Load(s.Name); !still {
+		return nil
+	}
+	if link, err := l.locate(s); err == nil && link.Group != l.groups.Coming() {
+		return nil
+	}
+	return kernel.As(kernel.ErrBusy, errors.New("a program in the pod still uses an interface that is deleted, so that the kernel cannot let it go"))
+}
 
 func ignoreGone(err error) error {
 	if errors.Is(err, kernel.ErrNotFound) {

@@ -103,9 +103,10 @@ func (l *Links) targets(specs []*Spec) []*target {
 // errors: deleteRest deletes the links that are left.
 func (l *Links) deleteGroup(targets []*target) {
 	var links []rtnl.Link
+	var indices []int
 	for _, t := range targets {
 		if t.index != 0 {
-			links = append(links, rtnl.Link{Index: t.index, Name: t.name})
+			links, indices = append(links, rtnl.Link{Index: t.index, Name: t.name}), append(indices, t.index)
 		}
 	}
 	if len(links) < 2 {
@@ -113,7 +114,7 @@ func (l *Links) deleteGroup(targets []*target) {
 	}
 	group := l.groups.Batch(l.batches.Add(1))
 	l.conn.Regroup(group, links...)
-	_ = l.conn.Do(rtnl.DelGroup(group))
+	_, _ = l.conn.Delete(rtnl.DelGroup(group), indices...)
 }
 
 // deleteRest looks at each link by itself, and deletes those that still exist: the kernel
@@ -142,7 +143,7 @@ func (l *Links) deleteAt(t *target) error {
 	var link rtnl.Link
 	err := l.conn.Do(rtnl.GetLinkAt(t.index, &link))
 	if err == nil && l.owns(t.spec, link) {
-		err = l.conn.Do(rtnl.DelLinkAt(t.index))
+		_, err = l.conn.Delete(rtnl.DelLinkAt(t.index), t.index)
 	}
 	if errors.Is(err, kernel.ErrNotFound) {
 		return nil

@@ -1,0 +1,132 @@
+package rtnl
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/berth-net/berth/internal/kernel"
+)
+
+const (
+	// maxDeletions is how many deletions of links a Conn has under way, including those that the kernel
+	// does not answer. Usually there are fewer than 10. A deletion that is not answered keeps a thread.
+	maxDeletions = 256
+
+	// prompt is how long Delete waits for the kernel's answer before it looks whether the links are gone.
+	prompt = time.Second
+)
+
+// Delete sends a request that deletes the links with the given indices (DelLinkAt, DelGroup), and waits
+// until the kernel has answered or one of the links is gone. One message deletes all its links or none,
+// so that one that is gone stands for all that the message was about.
+//
+// The kernel answers only when nobody has a reference to the links any more
+// (netdev_wait_allrefs_any, Linux net/core/dev.c). By then the links are long gone: they have no name, no
+// route and no packet. A program in a pod can keep a reference to the pod's end for as long as it likes,
+// by a packet socket that waits for room, and no signal ends the kernel's wait. In this case Delete
+// returns a channel, which is closed when the kernel has answered; otherwise the channel is nil.
+//
+// Deletions have sockets of their own, so that no other request waits for them. If the kernel has not
+// answered 256 of them, Delete returns an error of class kernel.ErrBusy.
+func (c *Conn) Delete(r Request, indices ...int) (lingers <-chan struct{}, err error) {
+	if c.single {
+		return nil, c.Do(r)
+	}
+	s, err := c.deletions.take(c)
+	if err != nil {
+		return nil, err
+	}
+	answer, ended := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(ended)
+		errs, err := s.exchange([]Request{r})
+		if err == nil {
+			err = errs[0]
+			c.deletions.give(s)
+		} else {
+			s.Close()
+			c.deletions.give(nil)
+		}
+		if err != nil {
+			err = kernel.Classify(fmt.Errorf("%s: %w", r.text, err))
+		}
+		answer <- err
+	}()
+	late := time.NewTicker(prompt)
+	defer late.Stop()
+	for {
+		select {
+		case err := <-answer:
+			return nil, err
+		case <-late.C:
+		}
+		names, err := c.Names(indices...)
+		if err == nil && slices.Contains(names, "") {
+			return ended, nil
+		}
+	}
+}
+
+// deletions are the sockets for Delete.
+type deletions struct {
+	mu     sync.Mutex
+	idle   []*socket
+	busy   int
+	closed bool
+}
+
+// take returns a socket that nobody else uses until give.
+func (d *deletions) take(c *Conn) (*socket, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch n := len(d.idle); {
+	case d.closed:
+		return nil, os.ErrClosed
+	case d.busy == maxDeletions:
+		return nil, kernel.As(kernel.ErrBusy, fmt.Errorf("the kernel has not answered %d deletions of links, because programs in pods still use the links", d.busy))
+	case n > 0:
+		s := d.idle[n-1]
+		d.idle = d.idle[:n-1]
+		d.busy++
+		return s, nil
+	}
+	s, err := c.open()
+	if err == nil {
+		d.busy++
+	}
+	return s, err
+}
+
+// give takes a socket back; nil: the socket is closed.
+func (d *deletions) give(s *socket) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.busy--
+	switch {
+	case s == nil:
+	case d.closed || len(d.idle) == maxSockets:
+		s.Close()
+	default:
+		d.idle = append(d.idle, s)
+	}
+}
+
+// close closes the sockets. It does not wait for deletions that are under way.
+func (d *deletions) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+	for _, s := range d.idle {
+		s.Close()
+	}
+	d.idle = nil
+}
+
+// open opens a socket in the Conn's network namespace.
+func (c *Conn) open() (s *socket, err error) {
+	err = c.Inside(func() (err error) { s, err = openSocket(c.ctx); return err })
+	return s, err
+}

@@ -1,0 +1,52 @@
+package link_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/berth-net/berth/internal/kernel"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// A pod's program uses the pod's interface while Release deletes the link, alone or with another pod's.
+// Both links are gone, and Release does not wait for the program.
+func TestReleaseHeld(t *testing.T) {
+	for _, others := range []int{0, 1} {
+		f := newFixture(t)
+		pod, h := f.pod("4")
+		nettest.HoldLink(t, pod, "eth0")
+		hs := f.many(others, "4")
+		for i, err := range f.kind.Release(t.Context(), append(hs, h)) {
+			if err != nil {
+				t.Errorf("link %d of %d: %v", i, others+1, err)
+			}
+		}
+		for _, h := range append(hs, h) {
+			if err := f.conn.Do(rtnl.GetLink(spec(h).Name, new(rtnl.Link))); !errors.Is(err, kernel.ErrNotFound) {
+				t.Errorf("%s is there: %v", spec(h).Name, err)
+			}
+		}
+	}
+}
+
+// While a pod's program uses a half-made interface that Acquire has deleted, Acquire makes no second one
+// that it would have to delete, too, but repairs a whole one. Acquire does not wait.
+func TestAcquireHeld(t *testing.T) {
+	f := newFixture(t)
+	pod, h := f.pod("4")
+	halfMade := func() { must(t, f.conn.Regroup(f.groups.Coming(), f.show(h))[0]) }
+	halfMade()
+	letGo := nettest.HoldLink(t, pod, "eth0")
+	must(t, f.kind.Acquire(t.Context(), h)) // deletes the half-made link, and makes another
+	must(t, f.conn.Do(rtnl.SetLinkAt(f.show(h).Index, rtnl.Down())))
+	must(t, f.kind.Acquire(t.Context(), h))
+	must(t, f.verify(h))
+	halfMade()
+	if err := f.kind.Acquire(t.Context(), h); !errors.Is(err, kernel.ErrBusy) {
+		t.Errorf("a second link is deleted: %v", err)
+	}
+	letGo()
+	nettest.Eventually(t, "the kernel has let the interface go", func() bool { return f.kind.Acquire(t.Context(), h) == nil })
+	must(t, f.verify(h))
+}
