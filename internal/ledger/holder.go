@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"fmt"
 	"io/fs"
 	"os"
@@ -32,8 +33,8 @@ func lockHolder(info fs.FileInfo) string {
 	}
 	who := fmt.Sprintf("%s (process %s)", strings.TrimSpace(string(comm)), pid)
 	if hasEnded(pid) {
-		who += ", which has ended: the kernel keeps the lock for as long as a program in a pod uses an interface that berthd has deleted; " +
-			"end the programs of pods that were deleted or broken lately"
+		who += ", which has ended, but a thread of it still waits in the kernel: for a disk, or for a program in a pod that uses a deleted interface; " +
+			"in the latter case, end the programs of pods that were deleted or broken lately"
 	}
 	return who
 }
@@ -42,8 +43,7 @@ func lockHolder(info fs.FileInfo) string {
 // kernel, and that no signal can end, keeps the process's files open (rtnl.Conn.Delete).
 func hasEnded(pid string) bool {
 	stat, err := os.ReadFile("/proc/" + pid + "/stat")
-	_, state, found := strings.Cut(string(stat), ") ")
-	return err == nil && found && strings.HasPrefix(state, "Z")
+	return err == nil && strings.HasPrefix(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " Z")
 }
 
 // flockPID finds the process with an flock on an inode in the text of

@@ -15,8 +15,9 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 )
 
-// HoldLink keeps a reference to an interface of a network namespace, as any program with CAP_NET_RAW
-// can. A packet socket whose frames wait at another interface has no room for one more frame, by the
+// HoldLink keeps a reference to an interface of a network namespace, as a program with CAP_NET_RAW and
+// CAP_NET_ADMIN there can. A namespace can have one such program, because HoldLink makes links there
+// (stall0). A packet socket whose frames wait at another interface has no room for one more frame, by the
 // held interface: it waits for room. When the interface is deleted, the kernel waits for the socket. The
 // returned function lets the interface go; so does the test's end.
 func HoldLink(t testing.TB, at *ns.Netns, name string) (letGo func()) {

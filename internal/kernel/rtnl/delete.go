@@ -1,6 +1,7 @@
 package rtnl
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -20,14 +21,15 @@ const (
 )
 
 // Delete sends a request that deletes the links with the given indices (DelLinkAt, DelGroup), and waits
-// until the kernel has answered or one of the links is gone. One message deletes all its links or none,
-// so that one that is gone stands for all that the message was about.
+// until the kernel has answered or one of the links is gone. The caller of a DelGroup has to look at each
+// link afterwards: one may be gone for another reason.
 //
 // The kernel answers only when nobody has a reference to the links any more
-// (netdev_wait_allrefs_any, Linux net/core/dev.c). By then the links are long gone: they have no name, no
-// route and no packet. A program in a pod can keep a reference to the pod's end for as long as it likes,
+// (netdev_wait_allrefs_any, Linux net/core/dev.c). By then the links are long gone: they have no name and no
+// route, and no packet passes them. A program in a pod can keep a reference to the pod's end for as long as it likes,
 // by a packet socket that waits for room, and no signal ends the kernel's wait. In this case Delete
-// returns a channel, which is closed when the kernel has answered; otherwise the channel is nil.
+// returns a channel, which is closed when the kernel has answered; otherwise the channel is nil. A Conn
+// of Here waits for the answer.
 //
 // Deletions have sockets of their own, so that no other request waits for them. If the kernel has not
 // answered 256 of them, Delete returns an error of class kernel.ErrBusy.
@@ -64,8 +66,11 @@ func (c *Conn) Delete(r Request, indices ...int) (lingers <-chan struct{}, err e
 		case <-late.C:
 		}
 		names, err := c.Names(indices...)
-		if err == nil && slices.Contains(names, "") {
+		switch {
+		case err == nil && slices.Contains(names, ""):
 			return ended, nil
+		case errors.Is(err, os.ErrClosed):
+			return ended, err
 		}
 	}
 }

@@ -3,6 +3,7 @@ package rtnl_test
 import (
 	"errors"
 	"fmt"
+	"os"
 	"testing"
 
 	"github.com/berth-net/berth/internal/kernel"
@@ -18,20 +19,13 @@ func TestDeleteHeldLink(t *testing.T) {
 		t.Run(way, func(t *testing.T) {
 			const group = 78
 			c := open(t, nil)
-			defer c.Do(rtnl.DelGroup(group))
+			t.Cleanup(func() { c.Do(rtnl.DelGroup(group)) }) // after the interface is let go
 			var held, free rtnl.Link
 			pod, other := nettest.Pod(t), nettest.Pod(t)
 			must(t, c.Do(rtnl.AddVeth(rtnl.End{Name: "held"}, group, rtnl.End{Name: "eth0"}, pod.Fd())))
 			must(t, c.Do(rtnl.AddVeth(rtnl.End{Name: "free"}, group, rtnl.End{Name: "eth0"}, other.Fd())))
 			must(t, c.Do(rtnl.GetLink("held", &held), rtnl.GetLink("free", &free), rtnl.SetLink("held", rtnl.Up())))
-			must(t, nettest.DoIn(pod, func() error {
-				here, err := rtnl.Here()
-				if err != nil {
-					return err
-				}
-				defer here.Close()
-				return here.Do(rtnl.SetLink("eth0", rtnl.Up()))
-			}))
+			nettest.Run(t, pod, "ip link set eth0 up")
 			letGo := nettest.HoldLink(t, pod, "eth0")
 			request, indices := rtnl.DelLinkAt(held.Index), []int{held.Index}
 			if way == "group" {
@@ -57,6 +51,28 @@ func TestDeleteHeldLink(t *testing.T) {
 			<-lingers
 		})
 	}
+}
+
+// A Conn that is closed waits for no deletion, and a deletion under way ends with an error.
+func TestCloseBesideDelete(t *testing.T) {
+	c, err := rtnl.Open(nil)
+	must(t, err)
+	pod := nettest.Pod(t)
+	var held rtnl.Link
+	must(t, c.Do(rtnl.AddVeth(rtnl.End{Name: "held"}, 0, rtnl.End{Name: "eth0"}, pod.Fd()), rtnl.GetLink("held", &held), rtnl.SetLink("held", rtnl.Up())))
+	nettest.Run(t, pod, "ip link set eth0 up")
+	letGo := nettest.HoldLink(t, pod, "eth0")
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.Delete(rtnl.DelLinkAt(held.Index), held.Index)
+		ended <- err
+	}()
+	nettest.Eventually(t, "the link is gone", func() bool { return c.Do(rtnl.GetLinkAt(held.Index, &held)) != nil })
+	must(t, c.Close())
+	if err := <-ended; !errors.Is(err, os.ErrClosed) {
+		t.Errorf("the deletion ends with %v", err)
+	}
+	letGo()
 }
 
 // A deletion that the kernel refuses, and one of a link that is gone, answer as Do does.

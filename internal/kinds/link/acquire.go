@@ -355,6 +355,7 @@ func (l *Links) refurnish(s *Spec, macs ends, link rtnl.Link) error {
 func (l *Links) delete(s *Spec, index int) error {
 	still, err := l.conn.Delete(rtnl.DelLinkAt(index), index)
 	if still != nil {
+		l.memory.gone(s.Name) // the request may still be under way: the next link must not have this index
 		l.lingering.Store(s.Name, still)
 		go func() {
 			<-still
@@ -364,9 +365,10 @@ func (l *Links) delete(s *Spec, index int) error {
 	return ignoreGone(err)
 }
 
-// lingers returns an error of class kernel.ErrBusy if take would have to make a link while the kernel
-// waits for a program that uses one which delete has deleted. Without it a pod could have the agent make
-// and delete links again and again, each of which keeps a thread for as long as the pod likes.
+// lingers returns an error of class kernel.ErrBusy if delete has deleted an earlier link of this owner, a
+// program still uses that link's end in the pod, and take would have to make a new link. Otherwise a pod
+// could have the agent make and delete links again and again. Each of these deletions keeps a thread for
+// as long as the pod likes.
 func (l *Links) lingers(s *Spec) error {
 	if _, still := l.lingering.Load(s.Name); !still {
 		return nil
