@@ -192,7 +192,7 @@ func (d *Drain) asked(ctx context.Context, pending []deletions.Entry) context.Co
 // undertake promises deletions in one commit, for the plugins that ctx names (asked), cuts off the
 // deletions' pods, and removes the deletions' files. If the commit fails, it tries
 // each deletion by itself; after one that fails it leaves later deletions of the same container
-// in the queue. A cut that fails changes nothing of the promise: the engine tries the cut again.
+// in the queue. A cut that fails changes nothing of the promise: the pod's release follows.
 func (d *Drain) undertake(ctx context.Context, entries []deletions.Entry) error {
 	done := entries
 	records := make([]deletions.Record, len(entries))
@@ -226,7 +226,7 @@ func (d *Drain) undertake(ctx context.Context, entries []deletions.Entry) error 
 	waiting, cancel := context.WithTimeout(ctx, stopped)
 	defer cancel()
 	if err := d.Engine.Depart(waiting, going); err != nil {
-		d.Log.Warn("could not cut off the pod of a queued deletion; the agent tries again", "err", err)
+		d.Log.Warn("could not cut off the pod of a queued deletion; the agent releases what the pod can be reached by", "err", err)
 	}
 	names := make([]string, len(done))
 	for i, e := range done {

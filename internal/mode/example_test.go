@@ -43,6 +43,11 @@ const stamp = "berth: "
 
 func (dir notes) path(h hold.Hold) string { return filepath.Join(string(dir), h.Spec.(*note).File) }
 
+// fresh is where acquire writes a note, before the note gets its name.
+func (dir notes) fresh(h hold.Hold) string {
+	return filepath.Join(string(dir), "."+h.Spec.(*note).File)
+}
+
 func (dir notes) kind() hold.Kind {
 	return hold.Kind{
 		Stage:   hold.Use,
@@ -68,7 +73,7 @@ func (dir notes) acquire(_ context.Context, h hold.Hold) error {
 	if _, ours, err := dir.read(dir.path(h)); err == nil && !ours {
 		return fmt.Errorf("%s: %w", dir.path(h), hold.ErrForeign)
 	}
-	fresh := filepath.Join(string(dir), "."+h.Spec.(*note).File)
+	fresh := dir.fresh(h)
 	if err := os.WriteFile(fresh, []byte(stamp+h.Spec.(*note).Text), 0o600); err != nil {
 		return err
 	}
@@ -87,8 +92,12 @@ func (dir notes) verify(_ context.Context, h hold.Hold) error {
 	return err
 }
 
-// release takes "not there" for success, and leaves a file that is another's alone.
+// release takes "not there" for success, and leaves a file that is another's alone. It also removes what
+// an acquire that was killed has left.
 func (dir notes) release(_ context.Context, h hold.Hold) error {
+	if err := os.Remove(dir.fresh(h)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	if _, ours, err := dir.read(dir.path(h)); errors.Is(err, fs.ErrNotExist) || err == nil && !ours {
 		return nil
 	}
@@ -115,9 +124,11 @@ func TestNotes(t *testing.T) {
 		Kind:    dir.kind(),
 		Example: &note{File: "abcdefghij", Text: "net/c/eth0"}, // go test -update writes it into testdata
 		Spec:    func(_ testing.TB, owner hold.ID) hold.Spec { return &note{string(owner), "net/c/eth0"} },
-		Snapshot: func() string {
+		Snapshot: func() string { // the whole folder, of which find shows only whole notes
+			files, _ := filepath.Glob(string(dir) + "/*")
+			half, _ := filepath.Glob(string(dir) + "/.*")
 			all, _ := dir.find(t.Context(), nil)
-			return fmt.Sprint(all)
+			return fmt.Sprint(all, files, half)
 		},
 		Disguise: func(t testing.TB, h hold.Hold) {
 			nettest.Must(t, os.WriteFile(dir.path(h), []byte(stamp+"another text"), 0o600))
