@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/kernel/ns"
@@ -38,10 +38,8 @@ func HoldLink(t testing.TB, at *ns.Netns, name string) (letGo func()) {
 				return err
 			}
 		}
-		// netlink.Tbf cannot say a burst in bytes (TCA_TBF_BURST), which a rate as low as this one needs.
-		out, err := exec.Command("tc", strings.Fields("qdisc add dev stall0 root tbf rate 8bit burst 2000 limit 1000000")...).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("tc: %w: %s", err, out)
+		if err = slow(Link(t, "stall0")); err != nil {
+			return err
 		}
 		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
@@ -78,4 +76,22 @@ func HoldLink(t testing.TB, at *ns.Netns, name string) (letGo func()) {
 	}
 	t.Cleanup(letGo)
 	return letGo
+}
+
+// slow lets an interface send a byte a second, behind one full frame. netlink.Tbf cannot say the burst in
+// bytes, which a rate as low as this one needs.
+//
+//	tc qdisc add dev DEV root tbf rate 8bit burst 2000 limit 1048576
+func slow(l netlink.Link) error {
+	parms := nl.TcTbfQopt{Limit: 1 << 20}
+	parms.Rate.Rate, parms.Rate.Linklayer = 1, 1 // Ethernet
+	options := nl.NewRtAttr(nl.TCA_OPTIONS, nil)
+	options.AddRtAttr(nl.TCA_TBF_PARMS, parms.Serialize())
+	options.AddRtAttr(nl.TCA_TBF_BURST, nl.Uint32Attr(2000))
+	req := nl.NewNetlinkRequest(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
+	req.AddData(&nl.TcMsg{Family: nl.FAMILY_ALL, Ifindex: int32(l.Attrs().Index), Parent: netlink.HANDLE_ROOT})
+	req.AddData(nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("tbf")))
+	req.AddData(options)
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return err
 }
