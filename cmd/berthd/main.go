@@ -21,6 +21,7 @@ import (
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/kernel"
+	"github.com/berth-net/berth/internal/kernel/helper"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/overlap"
@@ -44,6 +45,7 @@ type flags struct {
 const lastWords = time.Second
 
 func main() {
+	helper.Run()
 	// Perhaps nobody reads the agent's log, or the reader of the log has died. Neither is a
 	// reason to stop working for pods.
 	signal.Ignore(syscall.SIGPIPE)

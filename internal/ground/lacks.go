@@ -51,6 +51,11 @@ func (g *Ground) SayUnpoliced(err error) {
 	g.Log.Warn("the node cannot hold pods to their egressRate: only the limit at the pod's own end applies, and a pod with CAP_NET_RAW can exceed it", "err", err)
 }
 
+// SayUnhelped is called once if no helper process can delete links. It writes that into the log.
+func (g *Ground) SayUnhelped(err error) {
+	g.Log.Warn("the agent has no helper process, and deletes links itself: if the agent is killed while a pod's program uses a deleted interface, no other agent can start before that program ends", "err", err)
+}
+
 // LackFindings returns an audit's findings about the parts of the table that the kernel
 // lacks.
 func (g *Ground) LackFindings() []api.Finding {

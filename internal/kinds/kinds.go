@@ -112,6 +112,9 @@ type Hooks struct {
 	// Unpoliced is called once, with the reason, if the kernel cannot hold pods to the rates at which
 	// they may send.
 	Unpoliced func(error)
+	// Unhelped is called once, with the reason, if no process of its own can make the system calls that may
+	// never end (helper.Helper).
+	Unhelped func(error)
 }
 
 // Tracked is connection tracking.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -15,15 +16,18 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 )
 
+var holders atomic.Uint32 // counts HoldLink's calls, so that each has names of its own
+
 // HoldLink keeps a reference to an interface of a network namespace, as a program with CAP_NET_RAW and
-// CAP_NET_ADMIN there can. A namespace can have one such program, because HoldLink makes links there
-// (stall0). A packet socket whose frames wait at another interface has no room for one more frame, by the
+// CAP_NET_ADMIN there can. A packet socket whose frames wait at another interface has no room for one more frame, by the
 // held interface: it waits for room. When the interface is deleted, the kernel waits for the socket. The
 // returned function lets the interface go; so does the test's end.
 func HoldLink(t testing.TB, at *ns.Netns, name string) (letGo func()) {
 	t.Helper()
 	var fd int
-	stall := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "stall0"}, PeerName: "stall1"}
+	n := holders.Add(1)
+	near, far := fmt.Sprint("near", n), fmt.Sprint("far", n)
+	stall := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: near}, PeerName: far}
 	frame := make([]byte, 1400)
 	frame[12] = 8 // IPv4
 	to := func(l netlink.Link) *unix.SockaddrLinklayer {
@@ -33,12 +37,12 @@ func HoldLink(t testing.TB, at *ns.Netns, name string) (letGo func()) {
 		if err = netlink.LinkAdd(stall); err != nil {
 			return err
 		}
-		for _, end := range []string{"stall0", "stall1"} {
+		for _, end := range []string{near, far} {
 			if err = netlink.LinkSetUp(Link(t, end)); err != nil {
 				return err
 			}
 		}
-		if err = slow(Link(t, "stall0")); err != nil {
+		if err = slow(Link(t, near)); err != nil {
 			return err
 		}
 		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
@@ -47,7 +51,7 @@ func HoldLink(t testing.TB, at *ns.Netns, name string) (letGo func()) {
 		return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 20_000)
 	}))
 	var stalled, held netlink.Link
-	Must(t, DoIn(at, func() error { stalled, held = Link(t, "stall0"), Link(t, name); return nil }))
+	Must(t, DoIn(at, func() error { stalled, held = Link(t, near), Link(t, name); return nil }))
 	Eventually(t, "the socket has no room", func() bool { // the interface drops frames until it is running
 		return errors.Is(unix.Sendto(fd, frame, unix.MSG_DONTWAIT, to(stalled)), unix.EAGAIN)
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/kernel/conntrack"
+	"github.com/berth-net/berth/internal/kernel/helper"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds"
@@ -42,6 +43,8 @@ func open(here *ns.Netns) (*Node, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
+	deletes := &helper.Helper{}
+	conn.DeleteBy(deletes)
 	self := here.Ref()
 	return &Node{
 		Place: daemon.Place{
@@ -49,11 +52,18 @@ func open(here *ns.Netns) (*Node, error) {
 			Sole: daemon.LockInstance(self),
 		},
 		Here: here, Conn: conn, Tracked: tracked,
-		Equip:     func(n *Node, h Hooks) error { n.Doors = kinds.Open(here, conn, n.Marks, h); return nil },
+		Equip: func(n *Node, h Hooks) error {
+			deletes.Unhelped = h.Unhelped
+			n.Doors = kinds.Open(here, conn, n.Marks, h)
+			return nil
+		},
 		Noticed:   func(watch func(func()) error, changed func()) error { return watch(changed) },
 		OpenNetns: openNetns, Ends: link.FindEnds,
 		Sysctl: ns.Sysctl, SetSysctl: ns.SetSysctl,
-		Shut: func() error { return errors.Join(conn.Close(), here.Close()) },
+		Shut: func() error {
+			deletes.Close()
+			return errors.Join(conn.Close(), here.Close())
+		},
 	}, nil
 }
 

@@ -89,6 +89,23 @@ func TestUsedInterfacesHoldNobodyElse(t *testing.T) {
 	n.wantGone()
 }
 
+// The agent is killed while the kernel does not answer the deletion of a pod's interface, because a
+// program in the pod uses it. Another agent starts at once, and serves.
+func TestKilledWhileAnInterfaceIsUsed(t *testing.T) {
+	n := newNode(t, plain)
+	p := n.add("a")
+	letGo := nettest.HoldLink(t, p.at, "eth0")
+	n.del(p)
+	nettest.Eventually(t, "the pod to be gone", func() bool { return len(programs.List(n.t, n.API)) == 0 })
+	n.Crash()
+	must(t, n.Start(t.Context()))
+	b := n.add("b")
+	nettest.Ping(t, nil, b.ip4)
+	n.del(b, wait)
+	letGo()
+	n.wantGone()
+}
+
 // A runtime gives pods that never settle a second interface while they run, and repeats those ADDs.
 // As long as all these ADDs wait for the pods, others' ADDs, lists and audits have their
 // turns, and the agent ends as soon as it is told to.

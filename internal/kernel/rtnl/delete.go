@@ -31,7 +31,8 @@ const (
 // returns a channel, which is closed when the kernel has answered; otherwise the channel is nil. A Conn
 // of Here waits for the answer.
 //
-// Deletions have sockets of their own, so that no other request waits for them. If the kernel has not
+// The process that DeleteBy names makes the system call, if there is one: a process whose thread the kernel
+// keeps waiting cannot end, and keeps its locks. Deletions have sockets of their own, so that no other request waits for them. If the kernel has not
 // answered 256 of them, Delete returns an error of class kernel.ErrBusy.
 func (c *Conn) Delete(r Request, indices ...int) (lingers <-chan struct{}, err error) {
 	if c.single {
@@ -75,8 +76,19 @@ func (c *Conn) Delete(r Request, indices ...int) (lingers <-chan struct{}, err e
 	}
 }
 
+// Sender writes requests to netlink sockets. helper.Helper is one.
+type Sender interface {
+	// Send returns when the kernel has answered the request, by the socket.
+	Send(socket int, request []byte) error
+}
+
+// DeleteBy has s send the requests of Delete. It must be called before Delete is. A Conn of Here sends them
+// itself.
+func (c *Conn) DeleteBy(s Sender) { c.deletions.sender = s }
+
 // deletions are the sockets for Delete.
 type deletions struct {
+	sender Sender // nil: the Conn itself
 	mu     sync.Mutex
 	idle   []*socket
 	busy   int
@@ -100,6 +112,7 @@ func (d *deletions) take(c *Conn) (*socket, error) {
 	}
 	s, err := c.open()
 	if err == nil {
+		s.sender = d.sender
 		d.busy++
 	}
 	return s, err

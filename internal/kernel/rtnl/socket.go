@@ -17,7 +17,8 @@ import (
 // socket is one NETLINK_ROUTE socket.
 type socket struct {
 	*nlsock.Socket
-	seq uint32 // the number of the last request sent
+	seq    uint32 // the number of the last request sent
+	sender Sender // of deletions; nil: the socket itself
 }
 
 // openSocket opens a socket in the calling thread's network namespace. The socket is of no use after
@@ -86,6 +87,9 @@ func (s *socket) exchange(rs []Request) ([]error, error) {
 // until exchange has read the answers, because programs in the pod may write to this socket, too.
 func (s *socket) ask(rs []Request, out []byte) error {
 	if slices.ContainsFunc(rs, func(r Request) bool { return r.typ == unix.RTM_DELLINK }) {
+		if s.sender != nil {
+			return s.sender.Send(s.Fd(), out)
+		}
 		return s.Send(out)
 	}
 	return linklock.Do(func() error { return s.Send(out) })

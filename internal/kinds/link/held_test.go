@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/nettest"
@@ -30,22 +31,36 @@ func TestReleaseHeld(t *testing.T) {
 	}
 }
 
-// While a pod's program uses a half-made interface that Acquire has deleted, Acquire makes no second one
-// that it would have to delete, too, but repairs a whole one. Acquire does not wait.
+// A pod's programs use half-made interfaces that Acquire has deleted, or interfaces that Release has
+// deleted. After four such deletions Acquire makes no further interface for this pod, but repairs a whole
+// one, and makes those of other pods. Acquire does not wait.
 func TestAcquireHeld(t *testing.T) {
 	f := newFixture(t)
 	pod, h := f.pod("4")
 	halfMade := func() { must(t, f.conn.Regroup(f.groups.Coming(), f.show(h))[0]) }
-	halfMade()
-	letGo := nettest.HoldLink(t, pod, "eth0")
-	must(t, f.kind.Acquire(t.Context(), h)) // deletes the half-made link, and makes another
+	var letGo func()
+	for i := range 4 {
+		letGo = nettest.HoldLink(t, pod, "eth0")
+		if i%2 == 1 {
+			halfMade()
+		} else {
+			must(t, f.kind.Release(t.Context(), append(f.many(i, "4"), h))...) // alone, or with others
+		}
+		must(t, f.kind.Acquire(t.Context(), h))
+	}
 	must(t, f.conn.Do(rtnl.SetLinkAt(f.show(h).Index, rtnl.Down())))
 	must(t, f.kind.Acquire(t.Context(), h))
 	must(t, f.verify(h))
 	halfMade()
 	if err := f.kind.Acquire(t.Context(), h); !errors.Is(err, kernel.ErrBusy) {
-		t.Errorf("a second link is deleted: %v", err)
+		t.Errorf("a fifth link is deleted: %v", err)
 	}
+	must(t, f.kind.Release(t.Context(), []hold.Hold{h})...)
+	if err := f.kind.Acquire(t.Context(), h); !errors.Is(err, kernel.ErrBusy) {
+		t.Errorf("the pod gets a sixth link: %v", err)
+	}
+	_, other := f.pod("4")
+	must(t, f.kind.Acquire(t.Context(), other))
 	letGo()
 	nettest.Eventually(t, "the kernel has let the interface go", func() bool { return f.kind.Acquire(t.Context(), h) == nil })
 	must(t, f.verify(h))

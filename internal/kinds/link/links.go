@@ -72,7 +72,7 @@ type Links struct {
 	mirror    mirror
 	memory    memory
 	claims    claims
-	lingering sync.Map    // names of deleted links that the kernel still waits for; their channels (rtnl.Conn.Delete)
+	lingering lingering
 	renames   sync.Mutex  // held by the goroutine that gives links their names back
 	turn      turn.One    // of the caller that cuts a link off now
 	listed    atomic.Bool // this Links has listed all links at least once

@@ -104,9 +104,10 @@ func (l *Links) targets(specs []*Spec) []*target {
 func (l *Links) deleteGroup(targets []*target) {
 	var links []rtnl.Link
 	var indices []int
+	var specs []*Spec
 	for _, t := range targets {
 		if t.index != 0 {
-			links, indices = append(links, rtnl.Link{Index: t.index, Name: t.name}), append(indices, t.index)
+			links, indices, specs = append(links, rtnl.Link{Index: t.index, Name: t.name}), append(indices, t.index), append(specs, t.spec)
 		}
 	}
 	if len(links) < 2 {
@@ -114,7 +115,8 @@ func (l *Links) deleteGroup(targets []*target) {
 	}
 	group := l.groups.Batch(l.batches.Add(1))
 	l.conn.Regroup(group, links...)
-	_, _ = l.conn.Delete(rtnl.DelGroup(group), indices...)
+	answered, _ := l.conn.Delete(rtnl.DelGroup(group), indices...)
+	l.lingering.count(answered, specs...)
 }
 
 // deleteRest looks at each link by itself, and deletes those that still exist: the kernel
@@ -143,10 +145,9 @@ func (l *Links) deleteAt(t *target) error {
 	var link rtnl.Link
 	err := l.conn.Do(rtnl.GetLinkAt(t.index, &link))
 	if err == nil && l.owns(t.spec, link) {
-		_, err = l.conn.Delete(rtnl.DelLinkAt(t.index), t.index)
+		var answered <-chan struct{}
+		answered, err = l.conn.Delete(rtnl.DelLinkAt(t.index), t.index)
+		l.lingering.count(answered, t.spec)
 	}
-	if errors.Is(err, kernel.ErrNotFound) {
-		return nil
-	}
-	return err
+	return ignoreGone(err)
 }

@@ -1,0 +1,173 @@
+package helper
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// farewell is how long leave waits for a process that has nothing to do any more.
+const farewell = time.Second
+
+// life is one helper process, seen by its daemon.
+type life struct {
+	cmd   *exec.Cmd
+	conn  *net.UnixConn
+	once  sync.Once
+	ended chan struct{} // closed when nobody hears the process any more
+	dead  chan struct{} // closed when the process has ended
+
+	mu    sync.Mutex
+	last  uint64
+	calls map[uint64]*call // by their numbers
+}
+
+// call is a message that the process was sent.
+type call struct {
+	taken  chan struct{}      // closed when the process has received the message
+	result chan syscall.Errno // what its system call has returned; 0: success
+}
+
+// start starts a process.
+func start() (*life, error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("making sockets for the helper process: %w", err)
+	}
+	theirs := os.NewFile(uintptr(pair[1]), Name)
+	defer theirs.Close()
+	conn, err := connOf(os.NewFile(uintptr(pair[0]), Name))
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args[0] = Name
+	cmd.Dir = "/"
+	cmd.ExtraFiles = []*os.File{theirs}
+	if err := cmd.Start(); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("starting the helper process: %w", err)
+	}
+	l := &life{cmd: cmd, conn: conn, ended: make(chan struct{}), dead: make(chan struct{}), calls: map[uint64]*call{}}
+	go l.hear()
+	go func() { _ = cmd.Wait(); close(l.dead) }() // nobody needs to know how it ended
+	return l, nil
+}
+
+// connOf makes a connection of a file, which it closes.
+func connOf(f *os.File) (*net.UnixConn, error) {
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, fmt.Errorf("using the helper process's socket: %w", err)
+	}
+	return c.(*net.UnixConn), nil
+}
+
+// send has the process write a message to a socket, and returns when that is done.
+func (l *life) send(socket int, message []byte) error {
+	c := &call{taken: make(chan struct{}), result: make(chan syscall.Errno, 1)}
+	l.mu.Lock()
+	l.last++
+	number := l.last
+	l.calls[number] = c
+	l.mu.Unlock()
+	defer func() {
+		l.mu.Lock()
+		delete(l.calls, number)
+		l.mu.Unlock()
+	}()
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	_ = l.conn.SetWriteDeadline(time.Now().Add(patience)) // a connection that is closed fails below
+	if _, _, err := l.conn.WriteMsgUnix(asked(number, message), unix.UnixRights(socket), nil); err != nil {
+		return fmt.Errorf("%w: %w", errUntaken, err)
+	}
+	select {
+	case <-c.taken:
+	case <-late.C:
+		return errUntaken
+	case <-l.ended:
+		select {
+		case <-c.taken: // the last that the process said
+		default:
+			return errUntaken
+		}
+	}
+	var errno syscall.Errno
+	select {
+	case errno = <-c.result:
+	case <-l.ended:
+		select {
+		case errno = <-c.result: // the last that the process said
+		default:
+			return errLost
+		}
+	}
+	if errno != 0 {
+		return os.NewSyscallError("write", errno)
+	}
+	return nil
+}
+
+// hear reads what the process says, until the process ends.
+func (l *life) hear() {
+	defer l.end()
+	buf := make([]byte, answerSize)
+	for {
+		n, err := l.conn.Read(buf)
+		if err != nil {
+			return
+		}
+		number, errno, ok := parseAnswer(buf[:n])
+		if !ok {
+			return
+		}
+		l.mu.Lock()
+		c := l.calls[number]
+		l.mu.Unlock()
+		switch {
+		case c == nil: // its caller has given up
+		case errno == taken:
+			close(c.taken)
+		default:
+			c.result <- errno
+		}
+	}
+}
+
+// over reports whether nobody hears the process any more.
+func (l *life) over() bool {
+	select {
+	case <-l.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// end kills the process, and has all calls return. It does not wait.
+func (l *life) end() {
+	l.once.Do(func() {
+		close(l.ended)
+		l.conn.Close()
+		_ = l.cmd.Process.Kill() // an error says that it has ended
+	})
+}
+
+// leave tells the process that nothing more comes, and waits until the process has ended or the kernel
+// plainly keeps it from ending.
+func (l *life) leave() {
+	l.conn.Close()
+	select {
+	case <-l.dead:
+	case <-time.After(farewell):
+	}
+	l.end()
+}
