@@ -10,6 +10,12 @@ const Protocol = 98
 // other instance of the node has (below 2^31, and never 0, the default group).
 type Groups uint32
 
+// The groups of all instances are from FirstGroup to LastGroup.
+const (
+	FirstGroup = 1 << 30
+	LastGroup  = 1<<31 - 1
+)
+
 // A group's place within its instance's 1,024.
 const (
 	liveGroup   = 0 // the link is whole: ADD is complete
@@ -27,7 +33,7 @@ func GroupsOf(instance string) (Groups, error) {
 	if err != nil {
 		return 0, err
 	}
-	return Groups(1<<30 | n<<10), nil
+	return Groups(FirstGroup | n<<10), nil
 }
 
 // Live is the group of whole links.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
 )
 
 // A machine of the LAN writes the node's 127.0.0.1 into its packets, on a node with and without
@@ -66,9 +67,22 @@ func given(t *testing.T, own netip.Addr, proto byte, to uint16) map[uint16]bool 
 
 // A pod sends to a machine outside from many ports, and masquerade gives the pod many ports of the
 // node. A tenth of masquerade's ports are host ports of another pod, for all addresses of the node or
-// for one. The sending pod gets none of these host ports.
+// for one. The sending pod gets none of these host ports, even if it is another agent's.
 func TestHostPortsAreNotShadowed(t *testing.T) {
-	n := newNode(t, fewPorts)
+	for _, whose := range []string{"the same agent's", "another agent's"} {
+		t.Run(whose, func(t *testing.T) {
+			n := newNode(t, fewPorts)
+			victims := n
+			if whose != "the same agent's" {
+				victims = &node{t: t, bin: n.bin, lan: n.lan, Node: programs.RunNode(t, n.bin, strings.NewReplacer("10.88.", "10.89.", "fd00:88:", "fd00:89:").Replace(fewPorts))}
+			}
+			shadow(t, n, victims)
+		})
+	}
+}
+
+// shadow is TestHostPortsAreNotShadowed for a sending pod of n, and a pod of victims with host ports.
+func shadow(t *testing.T, n, victims *node) {
 	const first, hostPorts, many = 20000, 100, 200
 	mapped := ""
 	for i := range hostPorts {
@@ -81,7 +95,7 @@ func TestHostPortsAreNotShadowed(t *testing.T) {
 			}
 		}
 	}
-	_, err := n.tryAdd("victim", `"runtimeConfig":{"portMappings":[`+mapped[1:]+`]}`)
+	_, err := victims.tryAdd("victim", `"runtimeConfig":{"portMappings":[`+mapped[1:]+`]}`)
 	must(t, err)
 	evil := n.add("evil")
 	evil.mute(t)

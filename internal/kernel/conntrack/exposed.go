@@ -46,10 +46,10 @@ type HostPort func(protocol string, at netip.AddrPort) bool
 // host port's pod. It spares TCP, because a TCP connection that began so has ended, or is with a
 // program of the node.
 //
-// For the same reason it deletes flows of pods to which masquerade has given a port that is a host
-// port now: the machine at the flow's other end could not reach the host port's pod from the port that
-// the machine uses in that flow. ForgetExposed spares TCP: the connections would end, and few clients
-// choose their own port.
+// For the same reason it deletes flows to which masquerade has given a port that is a host port now, also
+// those of other agents' pods: the machine at the flow's other end could not reach the host port's pod from
+// the port that the machine uses in that flow. ForgetExposed spares TCP: the connections would end, and few
+// clients choose their own port.
 //
 // It takes as long as Forget.
 func (t *Table) ForgetExposed(r Rules) error {
@@ -62,10 +62,7 @@ func (t *Table) ForgetExposed(r Rules) error {
 	}
 	return t.forget(func(entry []byte) bool {
 		orig, reply := read(entry)
-		if own[orig.dst] && untranslated(orig, reply) && r.HostPort.leads(orig.proto, orig.dst, reply.srcPort) {
-			return true
-		}
-		if own[reply.dst] && in(orig.src, r.Pools) && r.HostPort.leads(orig.proto, reply.dst, reply.dstPort) {
+		if r.HostPort.precedes(own, orig, reply) {
 			return true
 		}
 		if !in(orig.src, r.Pools) {
@@ -92,9 +89,15 @@ func (t *Table) ForgetMapped(mapped HostPort) error {
 	}
 	return t.forget(func(entry []byte) bool {
 		orig, reply := read(entry)
-		return own[orig.dst] && untranslated(orig, reply) && mapped.leads(orig.proto, orig.dst, reply.srcPort) ||
-			own[reply.dst] && !own[orig.src] && mapped.leads(orig.proto, reply.dst, reply.dstPort)
+		return mapped.precedes(own, orig, reply)
 	})
+}
+
+// precedes reports whether a flow has a host port from before that port was mapped: the flow goes to the
+// node itself, or masquerade has given it the port. `own` are the node's addresses.
+func (h HostPort) precedes(own map[netip.Addr]bool, orig, reply ends) bool {
+	return own[orig.dst] && untranslated(orig, reply) && h.leads(orig.proto, orig.dst, reply.srcPort) ||
+		own[reply.dst] && !own[orig.src] && h.leads(orig.proto, reply.dst, reply.dstPort)
 }
 
 // leads reports whether datagrams to a port of the node go to a pod.

@@ -30,14 +30,14 @@ func TestForgetExposed(t *testing.T) {
 	enterAt(t, 53, 0, 20, beyond, node, node, beyond)                       // to a program of the node
 	enterAt(t, 80, 0, 21, beyond, node, pod, beyond)                        // by a host port
 	enter(t, 0, 80, pod, "172.16.0.1", "172.16.0.1", pod)                   // excluded, from the number of a host port
-	enter(t, 0, 80, "203.0.113.5", other, other, node)                      // of no pod, by a host port
 	want := entries(t)
 	enter(t, 0, 2, pod, other, other, pod)  // between pods
 	enter(t, 0, 17, pod, node, node, pod)   // to the node
 	enter(t, 0, 18, pod6, pod6, pod6, pod6) // to itself
 	unmissed := entries(t)
-	enter(t, 0, 80, pod, beyond, beyond, node)        // masquerade has given it what is a host port now
-	enterAt(t, 80, 0, 22, beyond, node, node, beyond) // to the node by a host port that was not mapped yet
+	enter(t, 0, 80, pod, beyond, beyond, node)               // masquerade has given it what is a host port now
+	enterAt(t, 55, 0, 80, "10.89.0.7", beyond, beyond, node) // the same, in another agent's pool
+	enterAt(t, 80, 0, 22, beyond, node, node, beyond)        // to the node by a host port that was not mapped yet
 	enter(t, 0, 6, pod, beyond, beyond, pod)
 	enter(t, 7, 7, pod, beyond, beyond, pod)                 // in a zone
 	enter(t, 0, 8, pod, "203.0.113.5", beyond, pod)          // by a service's address

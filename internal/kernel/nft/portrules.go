@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // Stand4 and Stand6 take the place of 127.0.0.1 and ::1 in a packet while the kernel routes it: a
@@ -79,7 +81,7 @@ func hostPorts(live uint32, ports []Port, lacks Parts) (sets []set, chains []cha
 	}
 	back.rules = append(back.rules, hideLoopback(live, ipv4, Stand4), hideLoopback(live, ipv6, netip.IPv6Loopback()))
 	if lacks&Shadows == 0 {
-		chains = append(chains, chain{name: "ports_shadows", typ: "filter", hook: hookPostrouting, priority: prioritySrcnat + 1, rules: dropShadows(live)})
+		chains = append(chains, chain{name: "ports_shadows", typ: "filter", hook: hookPostrouting, priority: prioritySrcnat + 1, rules: dropShadows()})
 	}
 	return sets, append(chains, from, by, back,
 		chain{name: "loopback_out", typ: "filter", hook: hookOutput, priority: priorityMangle, rules: []rule{standIn()}},
@@ -227,20 +229,21 @@ func hideLoopback(live uint32, f family, source netip.Addr) rule {
 	}
 }
 
-// dropShadows drops the first packet of a live link's connection to which masquerade has just given
-// a host port for its own port outside. As long as the connection lasts, the machine at the other
-// end could not reach the host port from that source port: its packets would be answers to the live
-// link ("port shadow", CVE-2021-3773). The connection was not confirmed, and so the kernel forgets it,
+// dropShadows drops the first packet of a pod's connection to which masquerade has just given a host port
+// for its own port outside. The pod may be another agent's, whose masquerade knows nothing of this port. As long as the connection lasts, the machine at the other
+// end could not reach the host port from that source port: its packets would be answers to the pod
+// ("port shadow", CVE-2021-3773). The connection was not confirmed, and so the kernel forgets it,
 // and draws another port when the pod sends again. Later packets of a connection pay for the first rule
 // only.
 //
 //	ct status & confirmed != 0 accept
-//	meta nfproto ipv4 iifgroup 1073741824 ct status snat meta l4proto . th sport @anyports4 drop
-//	meta nfproto ipv4 iifgroup 1073741824 ct status snat meta l4proto . ip saddr . th sport @ports4 drop
+//	meta nfproto ipv4 iifgroup 1073741824-2147483647 ct status snat meta l4proto . th sport @anyports4 drop
+//	meta nfproto ipv4 iifgroup 1073741824-2147483647 ct status snat meta l4proto . ip saddr . th sport @ports4 drop
 //
 // The rules use maps as sets, which Linux 6.5 is the first to allow. Since Linux 5.7, rules in
 // postrouting can see by which link a packet came in.
-func dropShadows(live uint32) []rule {
+func dropShadows() []rule {
+	pods, byPods := inGroups("iifgroup", stamp.FirstGroup, stamp.LastGroup)
 	rules := []rule{{
 		text:  "ct status & confirmed != 0 accept",
 		exprs: append(has(confirmed), &expr.Verdict{Kind: expr.VerdictAccept}),
@@ -250,8 +253,8 @@ func dropShadows(live uint32) []rule {
 		for _, m := range []set{anyports, ports} {
 			key, load := f.portKey(m, "s")
 			rules = append(rules, rule{
-				text: fmt.Sprintf("meta nfproto ipv%s iifgroup %d ct status snat %s @%s drop", f.suffix, live, key, m.name),
-				exprs: slices.Concat(f.protocol(), enters(live), has(translated), load,
+				text: fmt.Sprintf("meta nfproto ipv%s %s ct status snat %s @%s drop", f.suffix, pods, key, m.name),
+				exprs: slices.Concat(f.protocol(), byPods, has(translated), load,
 					[]expr.Any{&expr.Lookup{SourceRegister: reg, SetName: m.name}, &expr.Verdict{Kind: expr.VerdictDrop}}),
 			})
 		}

@@ -15,23 +15,26 @@ import (
 //
 //	iifgroup 1073741826-1073742847 drop
 func dropGroup(word string, low, high uint32) rule {
+	text, exprs := inGroups(word, low, high)
+	return rule{text: text + " drop", exprs: append(exprs, &expr.Verdict{Kind: expr.VerdictDrop})}
+}
+
+// inGroups lets a rule go on if the packet came in ("iifgroup") or goes out ("oifgroup") by a link whose
+// group is in [low, high].
+func inGroups(word string, low, high uint32) (text string, exprs []expr.Any) {
 	key := expr.MetaKeyIIFGROUP
 	if word == "oifgroup" {
 		key = expr.MetaKeyOIFGROUP
 	}
-	return rule{
-		text: fmt.Sprintf("%s %d-%d drop", word, low, high),
-		exprs: []expr.Any{
-			&expr.Meta{Key: key, Register: reg},
-			// The kernel loads a group in the host's byte order, but compares a range byte
-			// by byte.
-			&expr.Byteorder{SourceRegister: reg, DestRegister: reg, Op: expr.ByteorderHton, Len: 4, Size: 4},
-			&expr.Range{
-				Op: expr.CmpOpEq, Register: reg,
-				FromData: binary.BigEndian.AppendUint32(nil, low),
-				ToData:   binary.BigEndian.AppendUint32(nil, high),
-			},
-			&expr.Verdict{Kind: expr.VerdictDrop},
+	return fmt.Sprintf("%s %d-%d", word, low, high), []expr.Any{
+		&expr.Meta{Key: key, Register: reg},
+		// The kernel loads a group in the host's byte order, but compares a range byte
+		// by byte.
+		&expr.Byteorder{SourceRegister: reg, DestRegister: reg, Op: expr.ByteorderHton, Len: 4, Size: 4},
+		&expr.Range{
+			Op: expr.CmpOpEq, Register: reg,
+			FromData: binary.BigEndian.AppendUint32(nil, low),
+			ToData:   binary.BigEndian.AppendUint32(nil, high),
 		},
 	}
 }
