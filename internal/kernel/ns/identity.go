@@ -54,15 +54,26 @@ func fileType(mode uint32) string {
 	return fmt.Sprintf("a file of mode %#o", mode)
 }
 
-// namespaceTypes describes the types that the ioctl NS_GET_NSTYPE answers.
-var namespaceTypes = map[int]string{
-	unix.CLONE_NEWNS:     "a mount namespace",
-	unix.CLONE_NEWPID:    "a pid namespace",
-	unix.CLONE_NEWUSER:   "a user namespace",
-	unix.CLONE_NEWUTS:    "a uts namespace",
-	unix.CLONE_NEWIPC:    "an ipc namespace",
-	unix.CLONE_NEWCGROUP: "a cgroup namespace",
-	unix.CLONE_NEWTIME:   "a time namespace",
+// namespaceType describes a type that the ioctl NS_GET_NSTYPE answers. (A map would be built at each
+// start of the plugin.)
+func namespaceType(kind int) string {
+	switch kind {
+	case unix.CLONE_NEWNS:
+		return "a mount namespace"
+	case unix.CLONE_NEWPID:
+		return "a pid namespace"
+	case unix.CLONE_NEWUSER:
+		return "a user namespace"
+	case unix.CLONE_NEWUTS:
+		return "a uts namespace"
+	case unix.CLONE_NEWIPC:
+		return "an ipc namespace"
+	case unix.CLONE_NEWCGROUP:
+		return "a cgroup namespace"
+	case unix.CLONE_NEWTIME:
+		return "a time namespace"
+	}
+	return fmt.Sprintf("a namespace of type %#x", kind)
 }
 
 // identify reads the identity of the namespace that fd is open on. A namespace of
@@ -73,11 +84,7 @@ func identify(fd int) (*Netns, error) {
 		return nil, fmt.Errorf("asking for the namespace's type: %w", err)
 	}
 	if kind != unix.CLONE_NEWNET {
-		what, ok := namespaceTypes[kind]
-		if !ok {
-			what = fmt.Sprintf("a namespace of type %#x", kind)
-		}
-		return nil, fmt.Errorf("%w: it is %s", ErrNotNetns, what)
+		return nil, fmt.Errorf("%w: it is %s", ErrNotNetns, namespaceType(kind))
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {

@@ -18,8 +18,13 @@ var (
 	ErrNotNetns = errors.New("not a network namespace")   // the path leads to something else
 	// ErrFile is the ErrNotNetns of a regular file. An unmount of a namespace leaves the file on
 	// which it was mounted, and so may the end of a boot.
-	ErrFile = fmt.Errorf("%w", ErrNotNetns)
+	ErrFile error = fileError{ErrNotNetns}
 )
+
+// fileError wraps an error. (fmt.Errorf would run, and allocate, at each start of the plugin.)
+type fileError struct{ error }
+
+func (e fileError) Unwrap() error { return e.error }
 
 // Ref is the identity of a network namespace, with the path that led to it. Neither
 // the path nor the inode number identifies a namespace alone: a path can be bound to
