@@ -188,6 +188,9 @@ func boolField(fields scan.Fields, key string) (bool, *api.Error) {
 // is known to be Berth's. A result that cannot be read counts as empty: a result only helps DEL,
 // which also works without a result.
 func ours(prevResult []byte) (link string, addresses []string) {
+	if prevResult == nil { // mostly; the scanner's error would cost ADD more than the rest of its input
+		return "", nil
+	}
 	result, err := scan.Object(prevResult)
 	if err != nil {
 		return "", nil
