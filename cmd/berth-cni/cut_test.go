@@ -90,10 +90,11 @@ func TestCutInAProcessKeptReady(t *testing.T) {
 			env["CNI_NETNS"] = pod.Ref().Path
 			stdin := strings.NewReader(conf(a.root, prev))
 			p := &plugin{
-				started: began, began: boottime.Now(),
-				getenv: func(name string) string { return env[name] },
-				stdin:  func(p []byte, _ int64) (int, error) { return stdin.Read(p) },
-				stdout: &out, stderr: io.Discard,
+				startOf: func(int64) (int64, bool) { return began, false },
+				began:   boottime.Now(),
+				getenv:  func(name string) string { return env[name] },
+				stdin:   func(p []byte, _ int64) (int, error) { return stdin.Read(p) },
+				stdout:  &out, stderr: io.Discard,
 			}
 			if status := p.run(); status != 1 || failure(t, out.Bytes()) != cni.CodeTryAgain || !strings.Contains(out.String(), cni.MsgUnsure) {
 				t.Errorf("status %d: %s", status, out.String())

@@ -33,8 +33,9 @@ type call struct {
 // read reads the environment, then stdin. On an error the call has as much as read has found
 // out, and at least the version to print the error in.
 func (p *plugin) read(name string, v verb) (*call, *api.Error) {
-	c := &call{verb: v, lo: p.name == loopback, started: p.started, running: p.began, deadline: p.began + int64(v.limit), trace: p.getenv("TRACEPARENT")}
-	if p.parent && v.adds {
+	started, parent := p.startOf(p.began)
+	c := &call{verb: v, lo: p.name == loopback, started: started, running: p.began, deadline: p.began + int64(v.limit), trace: p.getenv("TRACEPARENT")}
+	if parent && v.adds {
 		c.started = c.running
 	}
 	c.head.Version = cni.CurrentVersion

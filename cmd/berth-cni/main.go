@@ -25,12 +25,9 @@ func main() { os.Exit(mainPlugin(unix.Stdin).run()) }
 
 // mainPlugin returns the plugin as a process runs it.
 func mainPlugin(stdin int) *plugin {
-	now := boottime.Now()
-	started, parent := startOf(now)
 	return &plugin{
-		started: started,
-		parent:  parent,
-		began:   now,
+		startOf: startOf,
+		began:   boottime.Now(),
 		name:    filepath.Base(append(os.Args, "")[0]), // a runtime may give no arguments at all
 		getenv:  os.Getenv,
 		stdin:   func(p []byte, deadline int64) (int, error) { return wire.ReadBefore(stdin, p, deadline) },
@@ -42,10 +39,9 @@ func mainPlugin(stdin int) *plugin {
 
 // plugin is one run, with the edges of its process.
 type plugin struct {
-	started int64  // CLOCK_BOOTTIME in nanoseconds: when the plugin's process began
-	parent  bool   // the process has waited for children before it became the plugin
-	began   int64  // CLOCK_BOOTTIME in nanoseconds: when the program began; the limits of verbs count from then
-	name    string // that the program was called by, without its folder
+	startOf func(now int64) (started int64, parent bool) // reads when the plugin's process began, which VERSION need not know
+	began   int64                                        // CLOCK_BOOTTIME in nanoseconds: when the program began; the limits of verbs count from then
+	name    string                                       // that the program was called by, without its folder
 	getenv  func(string) string
 	stdin   func(p []byte, deadline int64) (int, error) // io.EOF at its end
 	typed   bool                                        // stdin is a terminal

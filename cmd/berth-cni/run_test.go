@@ -148,7 +148,7 @@ func inside(t *testing.T, env map[string]string, stdin io.Reader, typed bool) (s
 	var out, errs bytes.Buffer
 	v := verbs[env["CNI_COMMAND"]]
 	p := &plugin{
-		started: boottime.Now(),
+		startOf: func(int64) (int64, bool) { return boottime.Now(), false },
 		began:   boottime.Now() - int64(v.limit-v.reserve) + int64(200*time.Millisecond),
 		getenv:  func(name string) string { return env[name] },
 		stdin:   func(p []byte, deadline int64) (int, error) { return stdin.Read(p) },
