@@ -19,6 +19,7 @@ import (
 
 	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/cni/wire"
+	_ "github.com/berth-net/berth/internal/oneproc"
 )
 
 func main() { os.Exit(mainPlugin(unix.Stdin).run()) }

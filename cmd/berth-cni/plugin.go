@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"runtime"
 	"strings"
 	"time"
 
@@ -51,9 +50,6 @@ func (p *plugin) run() int {
 
 // ask sends the verb's request, and returns what is printed on success.
 func (c *call) ask() ([]byte, *api.Error) {
-	// From here on the plugin mostly waits. With a second processor, the Go runtime's monitor
-	// would wake up every 20 µs for 10 ms: in a burst, a fifth of the plugin's time.
-	runtime.GOMAXPROCS(1)
 	r := wire.Request{Started: c.started, Running: c.running, Deadline: c.deadline - int64(c.reserve), Trace: c.trace}
 	if c.awaits {
 		r.Await = c.running + int64(c.head.AddWait)

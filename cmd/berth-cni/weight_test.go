@@ -41,6 +41,20 @@ func TestImports(t *testing.T) {
 	}
 }
 
+// The plugin gives up its second processor before any package allocates, or else the change costs
+// more than it saves.
+func TestOneProcessor(t *testing.T) {
+	cmd := exec.Command(filepath.Join(bin, "berth-cni"))
+	cmd.Env = []string{"CNI_COMMAND=VERSION", "GODEBUG=inittrace=1"}
+	var trace strings.Builder
+	cmd.Stderr = &trace
+	must(t, cmd.Run())
+	before, after, ok := strings.Cut(trace.String(), "init github.com/berth-net/berth/internal/oneproc ")
+	if !ok || strings.Contains(before, "init internal/godebug ") || !strings.Contains(after, "init os ") {
+		t.Errorf("oneproc is not the first package that is initialized:\n%s", trace.String())
+	}
+}
+
 // BenchmarkExec compares the plugin, which answers VERSION or does a whole DEL, with a program
 // that does nothing.
 func BenchmarkExec(b *testing.B) {
