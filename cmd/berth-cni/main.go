@@ -1,3 +1,7 @@
+// Go need not look whether the number of processors has changed: it stays one (package oneproc).
+//
+//go:debug updatemaxprocs=0
+
 // Berth-cni is the CNI plugin: a runtime executes it once for every verb. It
 // reads its environment and stdin, asks the agent, and prints what the agent
 // answers; the work is the agent's.
