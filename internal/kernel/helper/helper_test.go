@@ -104,8 +104,8 @@ func TestDelete(t *testing.T) {
 	}
 }
 
-// A program uses a link that the helper has deleted. No thread of this process waits for the program. The
-// next helper deletes the next link although the former one is killed and cannot end.
+// A program uses a link that the helper has deleted. The next link is deleted all the same, although the
+// helper is killed and cannot end.
 func TestKilledWhileTheKernelWaits(t *testing.T) {
 	*helper.Patience = 200 * time.Millisecond
 	t.Cleanup(func() { *helper.Patience = 10 * time.Second })

@@ -195,8 +195,12 @@ func portOf(c *netlink.Conn) (port uint32, err error) {
 	return port, os.NewSyscallError("getsockname", err)
 }
 
-// openReader opens a socket for requests.
-func (t *Tables) openReader() (*netlink.Conn, error) {
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: t.at.Fd()})
-	return c, kernel.Classify(err)
+// openReader opens a socket for requests. (netlink.Config.NetNS would do this without Do, but
+// github.com/mdlayher/socket v0.5.1 loses the error of socket(2) then, and the program crashes.)
+func (t *Tables) openReader() (c *netlink.Conn, err error) {
+	err = t.at.Do(func() (err error) { c, err = netlink.Dial(unix.NETLINK_NETFILTER, nil); return err })
+	if err != nil {
+		return nil, kernel.Classify(err)
+	}
+	return c, nil
 }

@@ -5,6 +5,9 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -63,4 +66,25 @@ func TestConns(t *testing.T) {
 	if tables.conns.writer != nil || tables.conns.reader != nil {
 		t.Error("open, and nobody watches any more")
 	}
+}
+
+// The process has no file descriptor left for a socket. Requests fail, and say why; when there are
+// descriptors again they work.
+func TestNoDescriptors(t *testing.T) {
+	tables := Open(nettest.Node(t))
+	next, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	must(t, err, unix.Close(next))
+	var was unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &was))
+	few := unix.Rlimit{Cur: uint64(next) + 1, Max: was.Max} // enough for entering a namespace
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &few))
+	_, mapped := tables.Mapped("instance22")
+	replaced := tables.Replace(sample())
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &was))
+	for _, err := range []error{mapped, replaced} {
+		if !errors.Is(err, unix.EMFILE) || !errors.Is(err, kernel.ErrExhausted) {
+			t.Errorf("without descriptors: %v", err)
+		}
+	}
+	must(t, tables.Replace(sample()))
 }
