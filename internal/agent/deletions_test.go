@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,6 +21,9 @@ import (
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/mend"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -518,3 +522,52 @@ func rename(t *testing.T, from, to string) {
 	}
 	must(t, err)
 }
+
+// The ledger cannot promise the release that a DEL asks for, as on a disk that hangs. The plugin cuts the
+// pod off and says "try again", and the agent leaves the pod cut off until the runtime repeats the DEL. Only
+// a repeated ADD, which wants the pod again, gives it its network back.
+func TestCutOffWithoutAPromise(t *testing.T) {
+	for name, then := range map[string]func(r *rig, host string, pod *ns.Netns){
+		"DEL again": func(r *rig, host string, _ *ns.Netns) {
+			r.del("c", true)
+			r.wantGone("c")
+		},
+		"ADD again": func(r *rig, host string, pod *ns.Netns) {
+			r.add(request("c", pod))
+			if !isUp(r.t, host) {
+				r.t.Error("the link is down behind a repeated ADD")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			var broken *brokenLedger
+			r.decorate = func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+				broken = &brokenLedger{Ledger: l}
+				return broken, ks
+			}
+			r.begin()
+			pod := nettest.Pod(t)
+			host := r.add(request("c", pod)).Interfaces[0].Name
+			broken.before = errors.New("broken")
+			if _, _, err := r.Delete(t.Context(), key("c"), false, now()); err == nil {
+				t.Fatal("DEL succeeds without a promise")
+			}
+			nettest.Run(t, nil, "ip link set "+host+" down") // by the plugin
+			w := mend.NewWatcher(r.mend)
+			at := time.Now()
+			w.Hear(rtnl.News{Change: rtnl.LinkDown, Link: rtnl.Link{Name: host}}, at)
+			w.Act(t.Context(), at.Add(mend.Down))
+			w.Wait()
+			r.Sweep(t.Context())
+			if isUp(t, host) {
+				t.Error("the agent sets the link up again")
+			}
+			then(r, host, pod)
+			r.wantClean()
+		})
+	}
+}
+
+// isUp reports whether a link of the node is up.
+func isUp(t testing.TB, name string) bool { return nettest.Link(t, name).Attrs().Flags&net.FlagUp != 0 }

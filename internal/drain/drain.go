@@ -50,7 +50,8 @@ type Drain struct {
 	pools  *ipam.IPAM
 	finder mode.Finder
 
-	adopting sync.Map // hold.ID to []netip.Addr: claimed for adopted owners that are not in the ledger yet
+	adopting  sync.Map // hold.ID to []netip.Addr: claimed for adopted owners that are not in the ledger yet
+	requested sync.Map // hold.ID: owners whose release a request has asked for, and the ledger has not promised
 }
 
 // Open opens the queue and watches it by noticed (node.Node), so that no deletion that is
@@ -60,11 +61,30 @@ func Open(d *daemon.Core, noticed func(watch func(func()) error, changed func())
 	return q, q.open(noticed)
 }
 
-// Follow keeps adopting in step with the ledger's commits.
+// Follow keeps adopting and requested in step with the ledger's commits.
 func (d *Drain) Follow(c ledger.Change) {
 	for _, edit := range c.Owners {
 		if edit.Before == nil {
 			d.adopting.Delete(edit.After.ID)
+		} else {
+			d.requested.Delete(edit.Before.ID) // its release is promised, or a repeated ADD wants it
+		}
+	}
+}
+
+// Asked notes that a request asks for the release of owners. The caller calls answered with the outcome. If
+// the ledger could not promise the release, because the disk hangs for example, the runtime repeats its
+// DEL, and the plugin may have cut the pods off: from now on Going reports these owners, until the ledger
+// promises their release, or a repeated ADD is answered with them.
+func (d *Drain) Asked(ids []hold.ID) (answered func(error)) {
+	for _, id := range ids {
+		d.requested.Store(id, nil)
+	}
+	return func(err error) {
+		for _, id := range ids {
+			if o, known := d.Ledger.Owner(id); err == nil || !known || !o.Wanted() {
+				d.requested.Delete(id)
+			}
 		}
 	}
 }

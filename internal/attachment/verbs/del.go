@@ -88,7 +88,10 @@ func (v *Verbs) DeleteOne(ctx context.Context, id hold.ID, wait bool, w daemon.W
 	if e == nil {
 		return api.Deleted{}, false, nil
 	}
-	if err := v.Engine.Release(engine.AskedBy(ctx, api.AskedRelease), []hold.ID{id}); err != nil {
+	answered := v.drain.Asked([]hold.ID{id})
+	err := v.Engine.Release(engine.AskedBy(ctx, api.AskedRelease), []hold.ID{id})
+	answered(err)
+	if err != nil {
 		return api.Deleted{}, true, answer.Numbered(err)
 	}
 	d := v.deleted(ctx, []hold.ID{id}, wait)
@@ -163,9 +166,14 @@ func (v *Verbs) release(ctx context.Context, find func() []*attachment.Entry, op
 		if len(commit) == 0 {
 			return nil, nil
 		}
-		if err := v.Engine.Release(ctx, ids, commit...); !errors.Is(err, ledger.ErrChanged) {
-			return ids, err
+		answered := v.drain.Asked(ids)
+		err := v.Engine.Release(ctx, ids, commit...)
+		if errors.Is(err, ledger.ErrChanged) {
+			answered(nil)
+			continue
 		}
+		answered(err)
+		return ids, err
 	}
 }
 
