@@ -46,10 +46,13 @@ type ExhaustedError struct {
 	Resting  int       // how many are in cooldown or due
 	Due      int       // how many are free as soon as they are rinsed
 	NextFree time.Time // end of the first cooldown that is not over; zero: none
-	Lost     bool      // the ledger was lost (Quarantine): all addresses rest until NextFree
+	Lost     bool      // the ledger was lost (Quarantine): all addresses rest until NextFree, and until they are rinsed
 }
 
 func (e *ExhaustedError) Error() string {
+	if e.Lost && e.Due > 0 {
+		return fmt.Sprintf("pool %s gives out no address until the node has forgotten the traffic of all addresses that pods may have had: the ledger was lost", e.Pool)
+	}
 	if e.Lost {
 		return fmt.Sprintf("pool %s gives out no address until %s: the ledger was lost, and only it knew which addresses rest",
 			e.Pool, e.NextFree.UTC().Format(time.RFC3339))

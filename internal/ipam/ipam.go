@@ -28,6 +28,7 @@ type IPAM struct {
 	passes   int64                          // how many passes Due has begun
 	lost     time.Time                      // when the ledger was lost (Quarantine); zero: it was not
 	closed   int64                          // no address is given out before this time (Quarantine), in Unix nanoseconds
+	rinsed   map[netip.Prefix]bool          // the CIDRs for which a pass has followed the quarantine
 	first    map[netip.Prefix]time.Duration // the cooldown of each CIDR's pool when the pool first had the CIDR (Quarantine)
 	remember int
 }
@@ -45,7 +46,7 @@ type pool struct {
 func New(pools []PoolConfig) (*IPAM, error) { return newIPAM(pools, remember) }
 
 func newIPAM(pools []PoolConfig, remember int) (*IPAM, error) {
-	p := &IPAM{strays: make(map[netip.Addr]int64), first: make(map[netip.Prefix]time.Duration), remember: remember}
+	p := &IPAM{strays: make(map[netip.Addr]int64), first: make(map[netip.Prefix]time.Duration), rinsed: make(map[netip.Prefix]bool), remember: remember}
 	if err := p.Set(pools, time.Time{}); err != nil {
 		return nil, err
 	}
@@ -91,12 +92,18 @@ func (p *IPAM) Free(a netip.Addr, until time.Time) {
 func (p *IPAM) Available(pool string, now time.Time) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	x, err := p.poolOpen(pool, now)
+	x, err := p.poolNamed(pool)
+	if err == nil {
+		err = p.closedTo(x, now)
+	}
+	var full *ExhaustedError
+	if errors.As(err, &full) && full.Due > 0 {
+		err = nil
+	}
 	if err != nil {
 		return err
 	}
 	for _, v4 := range [...]bool{true, false} {
-		var full *ExhaustedError
 		if err := x.ready(nanos(now), v4, !v4); errors.As(err, &full) && full.Due == 0 {
 			return err
 		}

@@ -19,6 +19,7 @@ func (p *IPAM) Quarantine(since, until time.Time, first map[netip.Prefix]time.Du
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lost, p.closed = since, nanos(until)
+	clear(p.rinsed)
 	maps.Copy(p.first, first)
 }
 
@@ -35,21 +36,44 @@ func (p *IPAM) First(cidr netip.Prefix) (time.Duration, bool) {
 // keeps it from giving out addresses.
 func (p *IPAM) poolOpen(name string, now time.Time) (*pool, error) {
 	x, err := p.poolNamed(name)
-	if err != nil || p.lost.IsZero() {
-		return x, err
+	if err == nil {
+		err = p.closedTo(x, now)
 	}
-	until := p.closed
+	return x, err
+}
+
+// closedTo returns why a quarantine keeps a pool from giving out addresses; nil: none does. Behind the
+// quarantine the node has to forget the traffic of all addresses that nobody has (Pass.Lost), because any
+// of them may have been a pod's: until then the error says that addresses are due.
+func (p *IPAM) closedTo(x *pool, now time.Time) error {
+	until, unrinsed := p.quarantined(x)
+	switch {
+	case nanos(now) < until:
+		return &ExhaustedError{Pool: x.name, NextFree: time.Unix(0, until), Lost: true}
+	case len(unrinsed) > 0:
+		return &ExhaustedError{Pool: x.name, Due: len(unrinsed), Lost: true}
+	}
+	return nil
+}
+
+// quarantined returns until when a quarantine keeps a pool from giving out addresses, in Unix nanoseconds,
+// and the CIDRs of the pool whose quarantine has not been followed by a pass; zero: there is no quarantine.
+func (p *IPAM) quarantined(x *pool) (until int64, unrinsed []netip.Prefix) {
+	if p.lost.IsZero() {
+		return 0, nil
+	}
+	until = p.closed
 	for _, s := range [...]*space{x.v4, x.v6} {
 		if s != nil {
 			for _, c := range s.cidrs {
 				until = max(until, nanos(p.lost.Add(p.first[c.prefix])))
+				if !p.rinsed[c.prefix] {
+					unrinsed = append(unrinsed, c.prefix)
+				}
 			}
 		}
 	}
-	if nanos(now) < until {
-		return nil, &ExhaustedError{Pool: x.name, NextFree: time.Unix(0, until), Lost: true}
-	}
-	return x, nil
+	return until, unrinsed
 }
 
 // Longest returns the longest cooldown of all pools.

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// No address is given out in a quarantine, and the error says until when.
+// No address is given out in a quarantine, and the error says until when. Behind the quarantine no address
+// is given out before a pass, which is about all addresses that nobody has.
 func TestQuarantine(t *testing.T) {
 	p := mustNew(t, poolOf("a", "10.0.0.0/29"))
 	p.Restore(addrs("10.0.0.1"), nil)
@@ -28,6 +29,25 @@ func TestQuarantine(t *testing.T) {
 	if err := p.Available("a", at(30)); err != nil {
 		t.Errorf("when it is over: %v", err)
 	}
+	if pass := p.Due(at(29)); len(pass.Lost) > 0 || !pass.Next.Equal(at(30)) {
+		t.Errorf("a pass in the quarantine: %+v", pass)
+	}
+	if _, err := p.Claim("a", at(30)); !errors.As(err, &full) || full.Due == 0 {
+		t.Errorf("a claim before the pass: %v", err)
+	}
+	pass := p.Due(at(30))
+	if len(pass.Lost) != 1 || pass.Lost[0] != netip.MustParsePrefix("10.0.0.0/29") {
+		t.Errorf("a pass: %+v", pass)
+	}
+	for a, unknown := range map[string]bool{"10.0.0.1": false, "10.0.0.2": true, "10.0.0.9": false} {
+		if got := p.Unknown(pass.Lost, netip.MustParseAddr(a), at(30)); got != unknown {
+			t.Errorf("%s: unknown %t", a, got)
+		}
+	}
+	p.Rinsed(pass)
+	if pass := p.Due(at(30)); len(pass.Lost) > 0 {
+		t.Errorf("a second pass: %+v", pass)
+	}
 	want(t, show(p.Claim("a", at(30))), "10.0.0.2")
 }
 
@@ -46,6 +66,7 @@ func TestQuarantineOfPoolThatComesBack(t *testing.T) {
 	if _, err := p.Claim("b", at(119)); !errors.As(err, &full) || !full.NextFree.Equal(at(120)) {
 		t.Errorf("a claim: %v", err)
 	}
+	p.Rinsed(p.Due(at(120)))
 	want(t, show(p.Claim("b", at(120))), "10.1.0.1")
 }
 
@@ -58,6 +79,7 @@ func TestRaisedCooldownAfterQuarantine(t *testing.T) {
 	p := mustNew(t, short)
 	p.Quarantine(at(20), at(30), nil)
 	must(t, p.Set([]PoolConfig{raised}, at(40)))
+	p.Rinsed(p.Due(at(40)))
 	want(t, show(p.Claim("a", at(40))), "10.0.0.1")
 	first := map[netip.Prefix]time.Duration{}
 	for _, c := range raised.CIDRs {
@@ -72,6 +94,7 @@ func TestRaisedCooldownAfterQuarantine(t *testing.T) {
 		t.Error("an agent without a quarantine notes what a pool said first")
 	}
 	p.Quarantine(at(20), at(30), first)
+	p.Rinsed(p.Due(at(40)))
 	want(t, show(p.Claim("a", at(40))), "10.0.0.1")
 	var full *ExhaustedError
 	if _, err := p.Claim("b", at(69)); !errors.As(err, &full) || !full.NextFree.Equal(at(70)) {

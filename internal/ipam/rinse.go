@@ -10,8 +10,9 @@ import (
 // Pass is one pass over the kernel's connection tracking, which makes the kernel forget the
 // traffic of due addresses.
 type Pass struct {
-	Addrs  []netip.Addr // the due addresses, which are not free before the pass
-	Next   time.Time    // when the next cooldown ends; zero: none is left
+	Addrs  []netip.Addr   // the due addresses, which are not free before the pass
+	Lost   []netip.Prefix // CIDRs whose quarantine is over: nobody knows which of their addresses pods have had (Unknown)
+	Next   time.Time      // when the next cooldown or quarantine ends; zero: none is left
 	number int64
 }
 
@@ -34,7 +35,28 @@ func (p *IPAM) Due(now time.Time) Pass {
 			pass.Next = t
 		}
 	}
+	for _, x := range p.pools {
+		until, unrinsed := p.quarantined(x)
+		switch {
+		case len(unrinsed) == 0:
+		case nanos(now) >= until:
+			pass.Lost = append(pass.Lost, unrinsed...)
+		case pass.Next.IsZero() || until < nanos(pass.Next):
+			pass.Next = time.Unix(0, until)
+		}
+	}
 	return pass
+}
+
+// Unknown reports whether an address is in one of the CIDRs, and neither an owner nor a cooldown has it.
+func (p *IPAM) Unknown(cidrs []netip.Prefix, a netip.Addr, now time.Time) bool {
+	if !slices.ContainsFunc(cidrs, func(c netip.Prefix) bool { return c.Contains(a) }) {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	state, known := p.stateOf(a, now)
+	return !known || state == rested
 }
 
 // RestOn lets addresses of a pass rest until the given time if they must not be rinsed, because
@@ -54,7 +76,7 @@ func (p *IPAM) RestOn(pass Pass, addrs []netip.Addr, until time.Time) {
 	}
 }
 
-// Rinsed ends a pass that succeeded. Its addresses are free now, except those that were
+// Rinsed ends a pass that succeeded. Its addresses are free now, and its lost CIDRs are open, except those that were
 // claimed or became due again meanwhile. If the pools have changed since Due (Set, Drain,
 // Drained), the addresses stay due, for another pass.
 func (p *IPAM) Rinsed(pass Pass) {
@@ -65,6 +87,9 @@ func (p *IPAM) Rinsed(pass Pass) {
 			s.leave(i)
 			s.enter(rested, i)
 		}
+	}
+	for _, cidr := range pass.Lost {
+		p.rinsed[cidr] = true
 	}
 }
 

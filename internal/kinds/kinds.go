@@ -120,6 +120,7 @@ type Hooks struct {
 // Tracked is connection tracking.
 type Tracked interface {
 	Forget([]netip.Addr) error
+	Named(is func(netip.Addr) bool) ([]netip.Addr, error)
 	ForgetExposed(conntrack.Rules) error
 	ForgetMapped(conntrack.HostPort) error
 	Load() (entries, most int, err error)

@@ -50,9 +50,11 @@ func (t *Traffic) rinse(ctx context.Context) (next time.Time, err error) {
 	defer done()
 	begun := time.Now()
 	pass := t.ground.Pools.Due(t.Clock.Now())
-	others := t.node.Conn.Reached(pass.Addrs)
-	addrs := slices.DeleteFunc(slices.Clone(pass.Addrs), func(a netip.Addr) bool { return slices.Contains(others, a) })
-	if len(addrs) > 0 {
+	addrs, err := t.unknown(pass.Lost)
+	addrs = append(addrs, pass.Addrs...)
+	others := t.node.Conn.Reached(addrs)
+	addrs = slices.DeleteFunc(addrs, func(a netip.Addr) bool { return slices.Contains(others, a) })
+	if len(addrs) > 0 && err == nil {
 		err = t.node.Tracked.Forget(addrs)
 		if t.Observe != nil {
 			t.Observe(flows.KindName, "rinse", time.Since(begun), len(addrs), err)
@@ -69,6 +71,15 @@ func (t *Traffic) rinse(ctx context.Context) (next time.Time, err error) {
 	t.ground.Pools.Rinsed(pass)
 	t.failed.Store(nil)
 	return pass.Next, nil
+}
+
+// unknown returns the addresses in CIDRs that the kernel remembers traffic of and that nobody has. The
+// ledger was lost, so that nobody knows whether pods have had them.
+func (t *Traffic) unknown(lost []netip.Prefix) ([]netip.Addr, error) {
+	if len(lost) == 0 {
+		return nil, nil
+	}
+	return t.node.Tracked.Named(func(a netip.Addr) bool { return t.ground.Pools.Unknown(lost, a, t.Clock.Now()) })
 }
 
 // KeepRinsed does the passes that no ADD waits for, until ctx ends.

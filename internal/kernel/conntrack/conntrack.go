@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -73,12 +75,28 @@ func (t *Table) Forget(addrs []netip.Addr) error {
 	if err := t.endSockets(among); err != nil {
 		return err
 	}
-	if err := t.forget(func(entry []byte) bool { return involves(entry, among) }); err != nil {
+	if err := t.forget(func(entry []byte) bool { return involves(entry, func(a netip.Addr) bool { return among[a] }) }); err != nil {
 		return err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.forgetMetrics(addrs)
+}
+
+// Named returns those addresses for which the function `is` returns true among the addresses that the
+// table's entries name, each once. It takes as long as Forget.
+func (t *Table) Named(is func(netip.Addr) bool) ([]netip.Addr, error) {
+	found := map[netip.Addr]bool{}
+	err := t.forget(func(entry []byte) bool {
+		involves(entry, func(a netip.Addr) bool {
+			if is(a) {
+				found[a] = true
+			}
+			return false
+		})
+		return false
+	})
+	return slices.Collect(maps.Keys(found)), err
 }
 
 // forget deletes every entry for which the function is reports true. It goes over the table again if

@@ -30,20 +30,20 @@ const (
 	attrType = 0x3fff // masks off the bits of a type that say how the attribute is encoded
 )
 
-// involves reports whether an entry, given as its attributes, names one of the addresses.
-// It looks at both directions, because with NAT an address may be in one direction only.
-func involves(entry []byte, among map[netip.Addr]bool) bool {
+// involves reports whether an entry, given as its attributes, names an address for which the function `is`
+// returns true. It looks at both directions, because with NAT an address may be in one direction only.
+func involves(entry []byte, is func(netip.Addr) bool) bool {
 	for len(entry) > 0 {
 		typ, value, rest := next(entry)
 		entry = rest
-		if (typ == attrOrig || typ == attrReply) && tupleInvolves(value, among) {
+		if (typ == attrOrig || typ == attrReply) && tupleInvolves(value, is) {
 			return true
 		}
 	}
 	return false
 }
 
-func tupleInvolves(tuple []byte, among map[netip.Addr]bool) bool {
+func tupleInvolves(tuple []byte, is func(netip.Addr) bool) bool {
 	for len(tuple) > 0 {
 		typ, ips, rest := next(tuple)
 		tuple = rest
@@ -53,7 +53,7 @@ func tupleInvolves(tuple []byte, among map[netip.Addr]bool) bool {
 		for len(ips) > 0 {
 			_, raw, rest := next(ips)
 			ips = rest
-			if a, ok := netip.AddrFromSlice(raw); ok && among[a] {
+			if a, ok := netip.AddrFromSlice(raw); ok && is(a) {
 				return true
 			}
 		}

@@ -2,6 +2,7 @@ package conntrack_test
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/berth-net/berth/internal/kernel/conntrack"
@@ -93,4 +94,24 @@ func TestForgetMapped(t *testing.T) {
 		return protocol == "udp" && at == netip.MustParseAddrPort("192.0.2.9:80")
 	}))
 	nettest.Eventually(t, "those alone to be gone", func() bool { return entries(t) == want })
+}
+
+// Named returns the addresses that entries name at any of their ends, and that the caller asks for.
+func TestNamed(t *testing.T) {
+	table := open(t)
+	enter(t, 0, 1, "10.88.0.7", "203.0.113.5", "10.88.0.8", "192.0.2.9")
+	enter(t, 0, 2, "10.88.0.7", "192.0.2.1", "192.0.2.1", "10.88.0.7")
+	enter(t, 0, 3, "fd00:88::7", "2001:db8::1", "2001:db8::1", "fd00:88::7")
+	enter(t, 0, 4, "10.89.0.7", "192.0.2.1", "192.0.2.1", "10.89.0.7")
+	before := entries(t)
+	ours := []netip.Prefix{netip.MustParsePrefix("10.88.0.0/16"), netip.MustParsePrefix("fd00:88::/64")}
+	got, err := table.Named(func(a netip.Addr) bool {
+		return slices.ContainsFunc(ours, func(p netip.Prefix) bool { return p.Contains(a) })
+	})
+	must(t, err)
+	slices.SortFunc(got, netip.Addr.Compare)
+	want := []netip.Addr{netip.MustParseAddr("10.88.0.7"), netip.MustParseAddr("10.88.0.8"), netip.MustParseAddr("fd00:88::7")}
+	if !slices.Equal(got, want) || entries(t) != before {
+		t.Errorf("%v, want %v", got, want)
+	}
 }

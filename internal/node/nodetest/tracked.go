@@ -22,6 +22,17 @@ func (t tracked) Forget(addrs []netip.Addr) error {
 	})
 }
 
+func (t tracked) Named(is func(netip.Addr) bool) (named []netip.Addr, err error) {
+	return named, t.step("named", "", func() error {
+		for a := range t.flows {
+			if is(a) {
+				named = append(named, a)
+			}
+		}
+		return nil
+	})
+}
+
 func (t tracked) ForgetExposed(conntrack.Rules) error   { return nil }
 func (t tracked) ForgetMapped(conntrack.HostPort) error { return nil }
 
