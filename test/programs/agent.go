@@ -58,27 +58,52 @@ func (a *Agent) Resident() (int64, error) {
 	return kb << 10, nil
 }
 
-// CPU returns the processor time that the process has taken, user and system, in steps of
-// 10 ms (proc_pid_stat(5)).
+// CPU returns the processor time of the agent and of its helper process, in user and in kernel. Its unit
+// is a tick (10 ms).
 func (a *Agent) CPU() (time.Duration, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", a.PID()))
+	all, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", a.PID()))
+	if err != nil {
+		return 0, err
+	}
+	ticks, err := ticksOf(strconv.Itoa(a.PID()))
+	if err != nil {
+		return 0, err
+	}
+	for _, file := range all {
+		children, err := os.ReadFile(file)
+		if err != nil {
+			continue // the thread has ended
+		}
+		for _, pid := range strings.Fields(string(children)) {
+			n, err := ticksOf(pid)
+			if err != nil {
+				return 0, err
+			}
+			ticks += n
+		}
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond, nil
+}
+
+// ticksOf returns the processor time of a process and of its children that have ended, in ticks.
+func ticksOf(pid string) (ticks int64, err error) {
+	stat, err := os.ReadFile("/proc/" + pid + "/stat")
 	if err != nil {
 		return 0, fmt.Errorf("reading processor time: %w", err)
 	}
 	_, after, _ := strings.Cut(string(stat), ") ") // the name may have blanks
 	fields := strings.Fields(after)
-	if len(fields) < 13 {
+	if len(fields) < 15 {
 		return 0, fmt.Errorf("reading processor time: %q", stat)
 	}
-	var ticks int64
-	for _, f := range fields[11:13] { // utime, stime
+	for _, f := range fields[11:15] { // utime, stime, cutime, cstime
 		n, err := strconv.ParseInt(f, 10, 64)
 		if err != nil {
 			return 0, fmt.Errorf("reading processor time: %w", err)
 		}
 		ticks += n
 	}
-	return time.Duration(ticks) * 10 * time.Millisecond, nil
+	return ticks, nil
 }
 
 // Berth runs the CLI on the agent's root and returns what it prints. An exit
