@@ -27,13 +27,16 @@ func (k *Keeper) Map(owner hold.ID, ports []nft.Mapping) error {
 	if k.tables.Lacks()&nft.HostPorts != 0 {
 		return fmt.Errorf("mapping host ports: %w: this kernel lacks something of what they need (nft_nat, nft_masq, nft_fib, nft_ct)", kernel.ErrUnsupported)
 	}
-	want := make(map[nft.Mapping]bool, len(ports))
+	want := make(map[uint16][]nft.Mapping, len(ports)) // by their numbers: a node has thousands of mappings
 	for _, p := range ports {
-		want[nft.Mapping{Protocol: p.Protocol, Host: p.Host}] = true
+		want[p.Host.Port()] = append(want[p.Host.Port()], p)
 	}
 	for other, theirs := range k.ports {
+		if other == owner {
+			continue
+		}
 		for _, p := range theirs {
-			if other != owner && want[nft.Mapping{Protocol: p.Protocol, Host: p.Host}] {
+			if slices.ContainsFunc(want[p.Host.Port()], func(w nft.Mapping) bool { return w.Protocol == p.Protocol && w.Host == p.Host }) {
 				return fmt.Errorf("mapping %s: %w: %s", p, hold.ErrForeign, other)
 			}
 		}
