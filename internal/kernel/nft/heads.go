@@ -34,16 +34,8 @@ var heads = []writeBack{
 // everything of IPv6 but plain TCP and UDP. The receiver's kernel (early demux) or the rewriting of
 // ports copies TCP and UDP headers.
 func copyHeads(group uint32) []rule {
-	accept := &expr.Verdict{Kind: expr.VerdictAccept}
 	rules := []rule{
-		{
-			text: fmt.Sprintf("iifgroup != %d accept", group),
-			exprs: []expr.Any{
-				&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: reg},
-				&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: binary.NativeEndian.AppendUint32(nil, group)},
-				accept,
-			},
-		},
+		acceptOthers(group),
 		ipv4.carries("ip protocol != icmp accept", 9, expr.CmpOpNeq, unix.IPPROTO_ICMP),
 		ipv6.carries("ip6 nexthdr tcp accept", 6, expr.CmpOpEq, unix.IPPROTO_TCP),
 		ipv6.carries("ip6 nexthdr udp accept", 6, expr.CmpOpEq, unix.IPPROTO_UDP),
@@ -62,6 +54,20 @@ func copyHeads(group uint32) []rule {
 		})
 	}
 	return rules
+}
+
+// acceptOthers lets packets that came in by no link of a group skip the other rules.
+//
+//	iifgroup != 1073741824 accept
+func acceptOthers(group uint32) rule {
+	return rule{
+		text: fmt.Sprintf("iifgroup != %d accept", group),
+		exprs: []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: reg},
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: binary.NativeEndian.AppendUint32(nil, group)},
+			&expr.Verdict{Kind: expr.VerdictAccept},
+		},
+	}
 }
 
 // carries returns a rule that accepts a packet of the family if the byte at offset in the packet's

@@ -20,7 +20,13 @@ func lacking(t *Tables, without ...expr.Any) {
 	t.commit = func(want table) error {
 		for _, c := range want.chains {
 			for _, r := range c.rules {
+				exprs := slices.Clone(r.exprs)
 				for _, e := range r.exprs {
+					if d, ok := e.(*expr.Dynset); ok {
+						exprs = append(exprs, d.Exprs...)
+					}
+				}
+				for _, e := range exprs {
 					for _, lack := range without {
 						if reflect.TypeOf(e) == reflect.TypeOf(lack) {
 							return fmt.Errorf("no %T: %w", e, kernel.Classify(unix.ENOENT))
@@ -45,7 +51,8 @@ func TestLacks(t *testing.T) {
 		{"nat", []expr.Any{&expr.NAT{}}, HostPorts},
 		{"writing addresses", []expr.Any{&writeAddress{}}, HostPorts},
 		{"the reset of options", []expr.Any{&resetOption{}}, Multipath},
-		{"connlimit", []expr.Any{&expr.Dynset{}}, Limit},
+		{"connlimit", []expr.Any{&expr.Connlimit{}}, Limit},
+		{"dynamic sets", []expr.Any{&expr.Dynset{}}, Limit | HostPorts},
 		{"numgen", []expr.Any{&expr.Numgen{}}, Limit},
 		{"ct", []expr.Any{&expr.Ct{}}, Invalid | Limit | HostPorts},
 		{"fib and numgen", []expr.Any{&expr.Fib{}, &expr.Numgen{}}, Sources | Limit | HostPorts},

@@ -57,15 +57,19 @@ const (
 // A client's packet from 127.0.0.1 to a pod has Stand4 for its source until masquerade gives it the
 // node's address; the kernel lets packets from ::1 leave. The pod's answer has its loopback
 // destination again before the kernel routes it, and so gets Stand4 or Stand6 until the kernel has
-// routed it. The rules do this only to packets of connections that mapPort has redirected, as
-// connection tracking says: so a pod can answer the node's loopback, and can begin no connection with
-// it. First of all, dropToStand drops every packet that comes in for Stand4 or Stand6.
+// routed it. The rules do this only to packets of connections that somebody has redirected, as mapPort
+// does, and only to answers, as connection tracking says. Connection tracking alone would let a pod
+// renew a flow without end, and begin a connection in the direction of the answers. So the rules of
+// loopback.go drop what begins a TCP connection or an SCTP association, and what a pod sends in a flow
+// of UDP long after the node's program has last sent. First of all, dropToStand drops every packet
+// that comes in for Stand4 or Stand6.
 func hostPorts(live uint32, ports []Port, lacks Parts) (sets []set, chains []chain) {
 	in := portEntries(ports)
 	for _, s := range allPortSets() {
 		s.entries = in[s.name]
 		sets = append(sets, s)
 	}
+	sets = append(sets, asked(ipv4), asked(ipv6))
 	from := chain{name: "ports_in", typ: "nat", hook: hookPrerouting, priority: priorityDstnat}
 	by := chain{name: "ports_out", typ: "nat", hook: hookOutput, priority: priorityDstnat}
 	back := chain{name: "ports_back", typ: "nat", hook: hookPostrouting, priority: prioritySrcnat}
@@ -85,8 +89,9 @@ func hostPorts(live uint32, ports []Port, lacks Parts) (sets []set, chains []cha
 	}
 	return sets, append(chains, from, by, back,
 		chain{name: "loopback_out", typ: "filter", hook: hookOutput, priority: priorityMangle, rules: []rule{standIn()}},
-		chain{name: "loopback_back", typ: "filter", hook: hookPrerouting, priority: priorityDstnat + 1,
-			rules: []rule{standInBack(live, ipv4), standInBack(live, ipv6)}},
+		chain{name: "loopback_asks", typ: "filter", hook: hookOutput, priority: priorityDstnat + 1,
+			rules: []rule{noteAsked(ipv4, netip.AddrFrom4([4]byte{127, 0, 0, 1})), noteAsked(ipv4, Stand4), noteAsked(ipv6, netip.IPv6Loopback())}},
+		chain{name: "loopback_back", typ: "filter", hook: hookPrerouting, priority: priorityDstnat + 1, rules: answers(live)},
 		chain{name: "loopback_in", typ: "filter", hook: hookInput, priority: prioritySrcnat + 1,
 			rules: []rule{standDown(ipv4), standDown(ipv6)}},
 	)
@@ -280,14 +285,12 @@ func standIn() rule {
 // routed them. A packet that itself came in for a loopback address was dropped before: by
 // dropToLoopback, and for IPv6 by the kernel.
 //
-//	iifgroup 1073741824 ip daddr 127.0.0.1 ct direction reply ct status dnat ip daddr set 169.254.255.1
-func standInBack(live uint32, f family) rule {
-	loopback, stand := f.stand()
+//	ip daddr 127.0.0.1 ct direction reply ct status dnat ip daddr set 169.254.255.1
+func standInBack(f family) rule {
+	_, stand := f.stand()
+	words, exprs := f.toLoopback()
 	set, write := f.set(f.daddr, stand, reg)
-	return rule{
-		text:  fmt.Sprintf("iifgroup %d %s daddr %s ct direction reply ct status dnat %s", live, f.word, loopback, set),
-		exprs: slices.Concat(enters(live), f.is(f.daddr, loopback), goes(1), has(dnatted), write),
-	}
+	return rule{text: words + " " + set, exprs: append(exprs, write...)}
 }
 
 // standDown gives an answer its loopback destination again, after the kernel has routed the answer.

@@ -52,7 +52,7 @@ func setOf(attrs map[uint16][]byte) set {
 			return set{name: s.name, of: ports.of, keys: ports.keys, values: ports.values}
 		}
 	}
-	for _, of := range []nftables.SetDatatype{ipv4.datatype, ipv6.datatype, counted.of} {
+	for _, of := range []nftables.SetDatatype{ipv4.datatype, ipv6.datatype, counted.of, asked(ipv4).of, asked(ipv6).of} {
 		if magic == of.GetNFTMagic() && bytes == of.Bytes {
 			s.of = of
 		}

@@ -20,7 +20,7 @@ type table struct {
 	chains []chain
 }
 
-// set is an interval set of addresses; or, if it is dynamic, a set of links that packets
+// set is an interval set of addresses; or, if it is dynamic, a set of links or flows that packets
 // fill; or, if it has keys, a set or map of host ports. Elements that packets put into a set are no
 // part of the ruleset.
 type set struct {
@@ -37,8 +37,8 @@ type set struct {
 	foreign string        // not empty: what shows that Berth did not make the set
 }
 
-// room is how many links a dynamic set has room for, nft(8)'s default. The rules count
-// nothing for a link that finds no room.
+// room is how many links or flows a dynamic set has room for, nft(8)'s default. The rules count
+// nothing for a link that finds no room, and let no answer pass in a flow that finds none (see asked).
 const room = 65535
 
 // family has what differs between IPv4 and IPv6 in sets and rules.
