@@ -69,7 +69,7 @@ type DeletionCount struct {
 	Uncut       int    `json:"uncut"`       // how many of these attachments may still send
 	Damaged     int    `json:"damaged"`
 	Spares      int    `json:"spares"`            // how many more have room on a full disk
-	Filling     bool   `json:"filling,omitempty"` // the agent has just started, and is making room for more
+	Filling     bool   `json:"filling,omitempty"` // the agent has just started, or has more pods than before, and is making room for more
 	Error       string `json:"error,omitempty"`   // why the numbers are not known
 }
 

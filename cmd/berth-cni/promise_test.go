@@ -59,7 +59,7 @@ func TestPromisedOnFullDisk(t *testing.T) {
 	a := newAway(t, dir)
 	q, err := deletions.Open(root.Dir(dir))
 	must(a, err)
-	if _, err := q.Refill(); err != nil {
+	if _, err := q.Refill(deletions.Spares); err != nil {
 		t.Fatal(err)
 	}
 	nettest.Fill(a, a.root)

@@ -64,7 +64,7 @@ func (a *Agent) life(c *config.Config, reload <-chan config.Reading) daemon.Life
 		Lasting: []func(context.Context){a.drain.Keep, a.KeepHistory},
 		Serving: func() []any { return []any{"attachments", len(a.index.All())} },
 		Later: []func(context.Context){
-			func(context.Context) { a.drain.KeepSpares() },
+			a.drain.KeepRoom,
 			a.ground.SayOverlaps,
 			func(ctx context.Context) { a.ground.KeepConfigured(ctx, reload, intervals) },
 		},

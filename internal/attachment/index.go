@@ -57,6 +57,7 @@ type Index struct {
 	byContainer map[string]map[hold.ID]*Entry
 	bySlot      map[slot]map[hold.ID]*Entry
 	shorts      map[hold.ID]*Entry // adopted attachments whose key may lack its end
+	wanted      int                // how many entries are wanted
 }
 
 // NewIndex returns an empty index.
@@ -115,7 +116,11 @@ func (x *Index) Apply(edit ledger.Edit) error {
 }
 
 func (x *Index) put(id hold.ID, e *Entry) {
+	x.uncount(id)
 	x.entries[id] = e
+	if e.Owner.Wanted() {
+		x.wanted++
+	}
 	place(x.byContainer, e.Record.ContainerID, id, e)
 	place(x.bySlot, slotOf(e.Record.Netns, e.Record.Ifname), id, e)
 	if _, short := e.short(); short {
@@ -130,10 +135,18 @@ func (x *Index) drop(id hold.ID) {
 	if e == nil {
 		return
 	}
+	x.uncount(id)
 	delete(x.entries, id)
 	delete(x.shorts, id)
 	displace(x.byContainer, e.Record.ContainerID, id)
 	displace(x.bySlot, slotOf(e.Record.Netns, e.Record.Ifname), id)
+}
+
+// uncount takes an entry out of the count of wanted ones, before the entry changes or goes.
+func (x *Index) uncount(id hold.ID) {
+	if e := x.entries[id]; e != nil && e.Owner.Wanted() {
+		x.wanted--
+	}
 }
 
 func place[K comparable](m map[K]map[hold.ID]*Entry, k K, id hold.ID, e *Entry) {
@@ -161,6 +174,13 @@ func (x *Index) All() []*Entry {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return values(x.entries)
+}
+
+// Wanted returns how many attachments there are that are not being released.
+func (x *Index) Wanted() int {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.wanted
 }
 
 // Container returns the attachments of a container id.

@@ -9,6 +9,38 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
+// Wanted counts the attachments that are not being released, whatever becomes of each.
+func TestWanted(t *testing.T) {
+	x := attachment.NewIndex()
+	owner := func(id hold.ID) *hold.Owner {
+		r := attachment.Record{Key: attachment.Key{Network: "net", ContainerID: string(id), Ifname: "eth0"}}
+		return &hold.Owner{ID: id, Meta: r.Encode()}
+	}
+	a, b := owner("a"), owner("b")
+	going := *a
+	going.Releasing = going.Releasing.AddDate(2000, 0, 0)
+	moved := *b
+	moved.Meta = attachment.Record{Key: attachment.Key{Network: "net", ContainerID: "c", Ifname: "eth0"}}.Encode()
+	for i, step := range []struct {
+		ledger.Edit
+		want int
+	}{
+		{ledger.Edit{After: a}, 1},
+		{ledger.Edit{Before: a, After: a}, 1},
+		{ledger.Edit{After: b}, 2},
+		{ledger.Edit{Before: b, After: &moved}, 2},
+		{ledger.Edit{Before: a, After: &going}, 1},
+		{ledger.Edit{After: &hold.Owner{ID: "table"}}, 1},
+		{ledger.Edit{Before: &going}, 1},
+		{ledger.Edit{Before: &moved}, 0},
+	} {
+		nettest.Must(t, x.Apply(step.Edit))
+		if got := x.Wanted(); got != step.want {
+			t.Errorf("step %d: %d, want %d", i, got, step.want)
+		}
+	}
+}
+
 // Decode goes by the owner that it is given, whether the index has that owner, another state of
 // it, or not even the owner.
 func TestDecode(t *testing.T) {

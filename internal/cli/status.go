@@ -97,7 +97,7 @@ func (a *app) showStatus(v statusView) {
 		owed = a.ink(red, fmt.Sprintf("%s, tried again and again; see `berth owed`", count(v.Owed, "release")))
 	}
 	a.fact("owed", "%s", owed)
-	a.showDeletions(v.Deletions)
+	a.showDeletions(v.Deletions, v.Attachments)
 	if h := v.History; h.Lost > 0 || h.Error != "" {
 		a.fact("history", "%s", a.ink(yellow, strings.TrimSuffix(count(int(h.Lost), "record")+" lost: "+h.Error, ": ")))
 	}
@@ -123,11 +123,11 @@ func (a *app) showStatus(v statusView) {
 }
 
 // fewSpares is the number of spare files below which the agent refuses to attach pods, if
-// it cannot make more.
+// it cannot make more. On a node of more pods than that, it is the number of attached pods.
 const fewSpares = 64
 
 // showDeletions says what waits in the plugin's queue, if anything does.
-func (a *app) showDeletions(n api.DeletionCount) {
+func (a *app) showDeletions(n api.DeletionCount, pods map[string]int) {
 	var parts []string
 	if n.Attachments > 0 {
 		parts = append(parts, a.ink(yellow, a.queuedFor(n)), a.cutOff(n))
@@ -141,7 +141,7 @@ func (a *app) showDeletions(n api.DeletionCount) {
 	if len(parts) > 0 {
 		a.fact("deletions", "%s; see `berth owed`", strings.Join(parts, ", "))
 	}
-	a.showSpares(n)
+	a.showSpares(n, pods)
 }
 
 // queuedFor says how many attachments the queued deletions are of, as `berth owed` lists them. The
@@ -158,10 +158,11 @@ func (a *app) cutOff(n api.DeletionCount) string {
 	return "cut off"
 }
 
-// showSpares says how many deletions have room on a full disk, if they are few.
-func (a *app) showSpares(n api.DeletionCount) {
+// showSpares says how many deletions have room on a full disk, if they are few for the pods, which are
+// counted by state.
+func (a *app) showSpares(n api.DeletionCount, pods map[string]int) {
 	switch {
-	case n.Spares >= fewSpares:
+	case n.Spares >= max(fewSpares, pods[api.StateAttached]):
 	case n.Filling:
 		a.fact("spare files", "being made: room for %s on a full disk so far", count(n.Spares, "deletion"))
 	default:

@@ -132,7 +132,7 @@ func (a *app) showAway(v statusView) {
 	a.fact("ledger", "%s, %s, read without the agent", w.Ledger, size(w.Size))
 	a.fact("attachments", "%s", a.stateCounts(w.Attachments))
 	a.showWaiting(w)
-	a.showSpares(w.Deletions)
+	a.showSpares(w.Deletions, w.Attachments)
 	switch {
 	case w.Boot == "":
 		a.fact("epoch", "none yet")

@@ -18,7 +18,7 @@ func BenchmarkWrite(b *testing.B) {
 // The time that every ADD pays: a look at a queue that has nothing but spare files.
 func BenchmarkPendingOf(b *testing.B) {
 	q := open(b, root.Dir(b.TempDir()))
-	if _, err := q.Refill(); err != nil {
+	if _, err := q.Refill(Spares); err != nil {
 		b.Fatal(err)
 	}
 	q.now = func() time.Time { return time.Now().Add(restless) } // the folder has not changed for long

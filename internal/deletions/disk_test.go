@@ -67,7 +67,7 @@ func TestFullDisk(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := root.Dir(disk.mount(t))
 			q := open(t, dir)
-			if n, err := q.Refill(); n != Spares || err != nil {
+			if n, err := q.Refill(Spares); n != Spares || err != nil {
 				t.Fatalf("%d spare files, %v", n, err)
 			}
 			disk.fill(t, string(dir))
@@ -103,7 +103,7 @@ func TestFullDisk(t *testing.T) {
 			if !errors.Is(err, unix.ENOSPC) || !errors.Is(err, errNoSpare) {
 				t.Errorf("a deletion too many: %v", err)
 			}
-			if n, err := q.Refill(); n != 0 || !errors.Is(err, unix.ENOSPC) {
+			if n, err := q.Refill(Spares); n != 0 || !errors.Is(err, unix.ENOSPC) {
 				t.Errorf("%d spare files on a full disk, %v", n, err)
 			}
 			if got := files(t, dir); len(got) != Spares {
@@ -114,14 +114,65 @@ func TestFullDisk(t *testing.T) {
 			for _, e := range entries[:10] {
 				must(t, q.Remove(e.Name))
 			}
-			if n, err := q.Refill(); n < 1 || n > 10 || err == nil {
+			if n, err := q.Refill(Spares); n < 1 || n > 10 || err == nil {
 				t.Errorf("%d spare files in the room of 10 deletions, %v", n, err)
 			}
 			must(t, os.RemoveAll(filepath.Join(string(dir), "filler")))
-			if n, err := q.Refill(); n != Spares || err != nil {
+			if n, err := q.Refill(Spares); n != Spares || err != nil {
 				t.Errorf("%d spare files, %v", n, err)
 			}
 		})
+	}
+}
+
+// On a node of many pods there are more spare files than the quick ones and the reserved ones
+// together, and each serves a deletion on a full disk. Refill makes Spares of them at a time, and
+// removes none.
+func TestManyOnFullDisk(t *testing.T) {
+	nettest.Need(t) // for the mount
+	const many = 2*Spares + 200
+	for name, mount := range map[string]func(*testing.T) string{"tmpfs": tmpfs, "ext4": mountExt4} {
+		t.Run(name, func(t *testing.T) {
+			dir := root.Dir(mount(t))
+			q := open(t, dir)
+			for _, want := range []int{Spares, 2 * Spares, many, many} {
+				if n, err := q.Refill(many); n != want || err != nil {
+					t.Fatalf("%d spare files, %v, want %d", n, err, want)
+				}
+			}
+			if n, err := q.Refill(Spares); n != many || err != nil {
+				t.Fatalf("%d spare files, %v, want all %d", n, err, many)
+			}
+			nettest.Fill(t, string(dir))
+			for i := range many {
+				if err := Write(dir, numbered(i)); err != nil {
+					t.Fatalf("deletion %d of %d: %v", i, many, err)
+				}
+			}
+			if err := Write(dir, numbered(many)); !errors.Is(err, errNoSpare) {
+				t.Errorf("a deletion too many: %v", err)
+			}
+			if n := len(mustPending(t, q)); n != many {
+				t.Errorf("%d deletions wait, not %d", n, many)
+			}
+			if s, err := Look(dir); err != nil || s.Spares != 0 {
+				t.Errorf("%d spare files are left, %v", s.Spares, err)
+			}
+		})
+	}
+}
+
+// A spare file's name has its number, however large. Other names that look like it have none.
+func TestSpareNumber(t *testing.T) {
+	for _, i := range []int{0, 7, Spares, 1000, 123456} {
+		if got, ok := spareNumber(spareName(i)); got != i || !ok {
+			t.Errorf("%s: %d, %v", spareName(i), got, ok)
+		}
+	}
+	for _, name := range []string{"spare-", "spare-1" + spareName(1)[len("spare-001"):], spareName(1) + "x", "spare-+01-keeps-room-for-a-deletion-on-a-full-disk", newName(t, example)} {
+		if i, ok := spareNumber(name); ok {
+			t.Errorf("%s: %d", name, i)
+		}
 	}
 }
 

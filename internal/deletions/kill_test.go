@@ -53,7 +53,7 @@ func TestKills(t *testing.T) {
 
 func refill(t *testing.T, dir root.Dir) {
 	t.Helper()
-	if n, err := open(t, dir).Refill(); n != Spares || err != nil {
+	if n, err := open(t, dir).Refill(Spares); n != Spares || err != nil {
 		t.Fatalf("%d spare files, %v", n, err)
 	}
 }

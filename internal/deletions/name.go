@@ -3,6 +3,7 @@ package deletions
 import (
 	"encoding/binary"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -31,6 +32,14 @@ const (
 // is longer than a deletion's name, so that the folder has room for that name, too.
 func spareName(i int) string {
 	return fmt.Sprintf("%s%03d-keeps-room-for-a-deletion-on-a-full-disk", sparePrefix, i)
+}
+
+// spareNumber returns the number of the spare file with this name; false if no spare file has
+// the name.
+func spareNumber(name string) (i int, ok bool) {
+	digits, _, _ := strings.Cut(strings.TrimPrefix(name, sparePrefix), "-")
+	i, err := strconv.Atoi(digits)
+	return i, err == nil && i >= 0 && name == spareName(i)
 }
 
 // keyName returns the beginning of the names of a key's deletions: the key's FNV-1a hash of

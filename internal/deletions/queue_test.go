@@ -65,7 +65,7 @@ func TestQueue(t *testing.T) {
 func TestRemoveRefuses(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	q := open(t, dir)
-	if _, err := q.Refill(); err != nil {
+	if _, err := q.Refill(Spares); err != nil {
 		t.Fatal(err)
 	}
 	must(t, os.WriteFile(dir.Ledger(), nil, 0o600))

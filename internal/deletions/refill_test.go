@@ -24,7 +24,7 @@ func TestRefillAtOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
-			if n, err := q.Refill(); err != nil || n != Spares {
+			if n, err := q.Refill(Spares); err != nil || n != Spares {
 				t.Errorf("Refill: %d, %v", n, err)
 			}
 			entries, err := os.ReadDir(Path(dir))

@@ -40,7 +40,7 @@ func (f *folder) makeRoom() (made int, err error) {
 	}
 	spare := 0
 	for _, name := range said {
-		for spare < Spares && slices.Contains(names, spareName(spare)) {
+		for slices.Contains(names, spareName(spare)) {
 			spare++
 		}
 		if err := f.giveUp(name, spare); err != nil {
@@ -90,7 +90,7 @@ func (f *folder) said(names []string) (said []string) {
 func (f *folder) giveUp(name string, i int) error {
 	var st unix.Stat_t
 	err := unix.Fstatat(f.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
-	if err == nil && st.Size == MaxSize && i < Spares && unix.Renameat2(f.fd, name, f.fd, spareName(i), unix.RENAME_NOREPLACE) == nil {
+	if err == nil && st.Size == MaxSize && unix.Renameat2(f.fd, name, f.fd, spareName(i), unix.RENAME_NOREPLACE) == nil {
 		return nil
 	}
 	if err == nil {

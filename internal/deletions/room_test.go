@@ -295,7 +295,7 @@ func TestRoomOfKilledWriters(t *testing.T) {
 	if _, err := f.claim(living); err != unix.ENOENT {
 		t.Errorf("the file of a writer that lives is taken: %v", err)
 	}
-	if n, _ := q.Refill(); n != Spares-2 {
+	if n, _ := q.Refill(Spares); n != Spares-2 {
 		t.Errorf("%d spare files", n)
 	}
 	if names, err := f.list(); err != nil || !slices.Contains(names, living) {
@@ -338,7 +338,7 @@ func TestDamagedSpares(t *testing.T) {
 		t.Errorf("%d deletions wait, not %d", n, good)
 	}
 	must(t, os.Remove(filepath.Join(string(dir), "filler")))
-	if n, err := q.Refill(); n != Spares-1 || err == nil { // a folder stays
+	if n, err := q.Refill(Spares); n != Spares-1 || err == nil { // a folder stays
 		t.Errorf("%d spare files, %v", n, err)
 	}
 }

@@ -10,10 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Spares is how many spare files a queue has when an agent has just run. They are for
-// deletions on a full disk. While the disk has room, writers also use the spare files from number
-// `reserved` on: to write a deletion into a spare file takes half the time, because only the name
-// is new to the file system.
+// Spares is how many spare files a queue has at least when an agent has just run. They are for
+// deletions on a full disk. A node of many pods has more of them, with the numbers from Spares on.
+// (Plugins up to 2026-11 know only the numbers below Spares.) While the disk has room, writers also
+// use the spare files from number `reserved` up to Spares: to write a deletion into a spare file
+// takes half the time, because only the name is new to the file system.
 const (
 	Spares   = 256
 	reserved = 128
@@ -41,10 +42,17 @@ const mostBroken = 3
 // writeSpare writes a deletion into some spare file, whose blocks are on the disk already. A
 // damaged spare file stays where it is, and writeSpare tries the others.
 func (f *folder) writeSpare(r Record, content []byte) error {
+	names, err := f.list()
+	if err != nil {
+		return err
+	}
 	var first error
 	broken := 0
-	for i := range Spares {
-		err := f.useSpare(i, r, content)
+	for _, spare := range names {
+		if !strings.HasPrefix(spare, sparePrefix) {
+			continue
+		}
+		err := f.useSpare(spare, r, content)
 		if errors.Is(err, unix.ENOENT) {
 			continue
 		}
@@ -78,7 +86,7 @@ func (f *folder) writeQuick(r Record, content []byte) error {
 		if err != nil {
 			return err
 		}
-		if err := f.useSpare(reserved+int(n%(Spares-reserved)), r, content); !errors.Is(err, unix.ENOENT) {
+		if err := f.useSpare(spareName(reserved+int(n%(Spares-reserved))), r, content); !errors.Is(err, unix.ENOENT) {
 			return err
 		}
 	}
@@ -87,8 +95,8 @@ func (f *folder) writeQuick(r Record, content []byte) error {
 
 // useSpare writes a deletion into one spare file. unix.ENOENT says that the file is not
 // there: an earlier deletion has taken it, or a deletion that is being written now.
-func (f *folder) useSpare(i int, r Record, content []byte) error {
-	tmp, err := f.rename(spareName(i), tmpName)
+func (f *folder) useSpare(spare string, r Record, content []byte) error {
+	tmp, err := f.rename(spare, tmpName)
 	if err != nil {
 		return err
 	}
@@ -102,12 +110,12 @@ func (f *folder) useSpare(i int, r Record, content []byte) error {
 		err = fill(fd, append(content[:len(content):len(content)], padding...))
 	}
 	if err != nil {
-		_ = unix.Renameat(f.fd, tmp, f.fd, spareName(i)) // Refill replaces the bad file
-		return &badSpareError{spareName(i), err}
+		_ = unix.Renameat(f.fd, tmp, f.fd, spare) // Refill replaces the bad file
+		return &badSpareError{spare, err}
 	}
 	if err = f.enqueue(r, tmp); err != nil {
-		_ = unix.Renameat(f.fd, tmp, f.fd, spareName(i))     // for the next deletion
-		return fmt.Errorf("using %s: %v", spareName(i), err) // not %w: ENOENT would say that there is no such spare file
+		_ = unix.Renameat(f.fd, tmp, f.fd, spare)     // for the next deletion
+		return fmt.Errorf("using %s: %v", spare, err) // not %w: ENOENT would say that there is no such spare file
 	}
 	return nil
 }
@@ -142,15 +150,15 @@ func (f *folder) claim(tmp string) (fd int, err error) {
 }
 
 // takeBack makes spare files again of temporary files whose writers were killed. It makes at most
-// `enough`, and returns how many it made.
-func (f *folder) takeBack(enough int) (taken int) {
+// `enough`, with numbers below `below`, and returns how many it made.
+func (f *folder) takeBack(enough, below int) (taken int) {
 	names, err := f.list()
 	if err != nil {
 		return 0
 	}
 	spare := 0
 	for _, tmp := range names {
-		if taken == enough {
+		if taken == enough || spare == below {
 			break
 		}
 		if !strings.HasPrefix(tmp, tmpPrefix) {
@@ -164,7 +172,7 @@ func (f *folder) takeBack(enough int) (taken int) {
 		if err != nil {
 			continue
 		}
-		for ; spare < Spares; spare++ {
+		for ; spare < below; spare++ {
 			err = unix.Renameat2(f.fd, tmp, f.fd, spareName(spare), unix.RENAME_NOREPLACE)
 			if err != unix.EEXIST {
 				break
@@ -178,10 +186,13 @@ func (f *folder) takeBack(enough int) (taken int) {
 	return taken
 }
 
-// Refill makes spare files until there are Spares of them, and removes the temporary files of
-// writers that died more than an hour ago. spares is the number of spare files afterwards,
-// also after an error.
-func (q *Queue) Refill() (spares int, err error) {
+// Refill makes the spare files with the numbers below want that are missing, but at most Spares of
+// them, and removes the temporary files of writers that died more than an hour ago. It removes no
+// spare file: a folder keeps the most that it ever had. spares is the number of spare files
+// afterwards, of all numbers, also after an error. If there is no error and spares is less than
+// want, the caller calls Refill again: one call takes no longer on a node of many pods, where others
+// wait for the disk, too.
+func (q *Queue) Refill(want int) (spares int, err error) {
 	f, err := openFolder(q.dir)
 	if err != nil {
 		return 0, err
@@ -189,32 +200,54 @@ func (q *Queue) Refill() (spares int, err error) {
 	defer f.close()
 	q.refill.Lock() // after openFolder, which may hang with the folder's file system
 	defer q.refill.Unlock()
-	f.takeBack(Spares) // before new spare files are made: the temporary files have the room already
+	f.takeBack(want, want) // before new spare files are made: the temporary files have the room already
 	staleErr := f.removeStale(staleAfter)
-	var missing []int
-	for i := range Spares {
-		var st unix.Stat_t
-		err := unix.Fstatat(f.fd, spareName(i), &st, unix.AT_SYMLINK_NOFOLLOW)
-		if err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size != MaxSize {
-			missing = append(missing, i)
-		}
+	has, err := f.spares()
+	if err != nil {
+		return 0, errors.Join(staleErr, err)
 	}
-	spares = Spares - len(missing)
-	for _, i := range missing {
-		made := f.makeSpare(i)
-		if made == nil {
+	spares = len(has)
+	made := 0
+	for i := 0; i < want && made < Spares; i++ {
+		if has[i] {
+			continue
+		}
+		made++
+		makeErr := f.makeSpare(i)
+		if makeErr == nil {
 			spares++
 		} else if err == nil {
-			err = made
+			err = makeErr
 		}
-		if full(made) {
+		if full(makeErr) {
 			break
 		}
 	}
-	if len(missing) > 0 {
+	if made > 0 {
 		err = errors.Join(err, fsync(f.fd))
 	}
 	return spares, errors.Join(staleErr, err)
+}
+
+// spares returns the numbers of the spare files that a deletion can use.
+func (f *folder) spares() (map[int]bool, error) {
+	names, err := f.list()
+	if err != nil {
+		return nil, err
+	}
+	has := make(map[int]bool, Spares)
+	for _, name := range names {
+		i, ok := spareNumber(name)
+		if !ok {
+			continue
+		}
+		var st unix.Stat_t
+		err := unix.Fstatat(f.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Size == MaxSize {
+			has[i] = true
+		}
+	}
+	return has, nil
 }
 
 // makeSpare makes the i-th spare file, whole or not at all.

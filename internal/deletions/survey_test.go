@@ -25,7 +25,7 @@ func TestLook(t *testing.T) {
 	q, err := Open(dir)
 	must(t, err)
 	defer q.Close()
-	if _, err := q.Refill(); err != nil {
+	if _, err := q.Refill(Spares); err != nil {
 		t.Fatal(err)
 	}
 	junk := func(name string) {

@@ -3,6 +3,7 @@ package deletions
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"golang.org/x/sys/unix"
 
@@ -47,7 +48,7 @@ func write(dir root.Dir, r Record, content []byte) error {
 		return err
 	}
 	spareErr := f.writeSpare(r, content)
-	if errors.Is(spareErr, errNoSpare) && f.takeBack(1) > 0 {
+	if errors.Is(spareErr, errNoSpare) && f.takeBack(1, math.MaxInt) > 0 {
 		spareErr = f.writeSpare(r, content)
 	}
 	if errors.Is(spareErr, errNoSpare) {

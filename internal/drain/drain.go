@@ -347,7 +347,7 @@ func (d *Drain) Keep(ctx context.Context) {
 			continue
 		}
 		failed = 0
-		d.KeepSpares()
+		d.refill() // KeepRoom does it, because the next deletions must not wait for the files
 	}
 }
 

@@ -11,23 +11,15 @@ import (
 	"github.com/berth-net/berth/internal/turn"
 )
 
-// leastSpares is the least number of spare files with which new pods are attached. That many
-// deletions can be written down on a full disk.
-const leastSpares = 64
-
-// errNoSpares refuses an ADD because its DEL might find no room on the disk.
-var errNoSpares = errors.New("there is too little room for deletions while no agent runs")
-
 // queue is the agent's end of the deletion queue.
 type queue struct {
 	*deletions.Queue
-	news   chan struct{}         // has a token when there may be something new
-	filled atomic.Bool           // spare files have been made since the start, as far as they could be
-	spare  atomic.Pointer[error] // why there are too few spare files; nil: there are enough
-	turn   turn.One              // an adoption has it, from the look to the commit
-	calls  patience.Calls        // to the folder; the folder's file system may hang
-	told   atomic.Int64          // how often the watch has told of something new
-	done   atomic.Int64          // the value of told at the start of the last drain that did all deletions; -1: no drain has
+	news  chan struct{}  // has a token when there may be something new
+	turn  turn.One       // an adoption has it, from the look to the commit
+	calls patience.Calls // to the folder; the folder's file system may hang
+	told  atomic.Int64   // how often the watch has told of something new
+	done  atomic.Int64   // the value of told at the start of the last drain that did all deletions; -1: no drain has
+	room  room           // the spare files
 }
 
 // How long callers wait for the folder. A call that takes longer goes on by itself.
@@ -72,7 +64,7 @@ func (d *Drain) open(noticed func(watch func(func()) error, changed func()) erro
 	if err := q.TakeBack(); err != nil { // what was set aside stays there, for people
 		d.Log.Warn("could not look again at deletions that were set aside", "err", err)
 	}
-	d.Queue, d.news = q, make(chan struct{}, 1)
+	d.Queue, d.news, d.room.few = q, make(chan struct{}, 1), make(chan struct{}, 1)
 	d.done.Store(-1)
 	err = noticed(q.Watch, func() {
 		d.told.Add(1)
@@ -86,38 +78,6 @@ func (d *Drain) open(noticed func(watch func(func()) error, changed func()) erro
 	}
 	return nil
 }
-
-// KeepSpares makes spare files, which keep room for deletions on a disk that becomes full. While
-// there are too few spare files, the agent attaches no pod, because the pod's deletion might fail.
-func (d *Drain) KeepSpares() {
-	defer d.filled.Store(true)
-	n, err := patience.Call(&d.calls, refilling, fillLimit, d.Refill, nil)
-	if err == patience.ErrHangs { // Key refuses ADDs meanwhile
-		d.Log.Warn("could not keep room for deletions", "err", err)
-		return
-	}
-	if err != nil {
-		d.Log.Warn("could not keep room for deletions", "spare files", n, "err", err)
-	}
-	if err == nil || n >= leastSpares {
-		d.spare.Store(nil)
-		return
-	}
-	err = fmt.Errorf("%w: there are %d spare files, but %d are needed: %w", errNoSpares, n, leastSpares, err)
-	d.spare.Store(&err)
-}
-
-// Spared returns why there are too few spare files, or nil.
-func (d *Drain) Spared() error {
-	if err := d.spare.Load(); err != nil {
-		return *err
-	}
-	return nil
-}
-
-// Filling reports whether the first spare files since the start are still to be made. The agent makes
-// them when it serves already, because a disk may take long for them.
-func (d *Drain) Filling() bool { return !d.filled.Load() }
 
 // Survey is deletions.Look, but waits no longer than lookLimit, because a person waits for it.
 func (d *Drain) Survey() (deletions.Survey, error) {

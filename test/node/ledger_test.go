@@ -153,6 +153,34 @@ func TestFullDisk(t *testing.T) {
 	a.releaseAll()
 }
 
+// More pods are attached than an agent has spare files when it starts. The disk becomes full, and the
+// agent dies: the DEL of each pod succeeds.
+func TestManyPodsOnFullDisk(t *testing.T) {
+	if testing.Short() {
+		t.Skip("attaches hundreds of pods")
+	}
+	a := newAgent(t, nil, "--pool=default=10.88.0.0/22")
+	tmpfs(t, a.root.State(), "size=16m")
+	a.start()
+	const n = deletions.Spares + 30
+	pods, _ := a.podsOf(n)
+	nettest.Eventually(t, "room for a deletion of each pod", func() bool {
+		s, err := deletions.Look(a.root)
+		return err == nil && s.Spares > n
+	})
+	empty := a.fill()
+	a.kill()
+	for i, pod := range pods {
+		if err := a.tryDel(fmt.Sprint("c", i), pod.Ref().Path); err != nil {
+			t.Fatalf("DEL of pod %d of %d: %v", i, n, err)
+		}
+	}
+	empty()
+	a.start()
+	a.wantGone()
+	a.remove()
+}
+
 // While the disk is full and no agent there, a runtime repeats the DEL of one pod, more often
 // than there is room for deletions: the deletion of another pod still finds room.
 func TestRepeatedDelOnFullDisk(t *testing.T) {

@@ -69,6 +69,7 @@ func (v *Verbs) Add(ctx context.Context, req api.AddRequest, w daemon.When) (jso
 		return nil, answer.Numbered(err)
 	}
 	defer unlock()
+	defer v.drain.Adding()()
 	if err := v.drain.Key(ctx, add.record.Key); err != nil {
 		return nil, cni.Errorf(cni.CodeTryAgain, "the agent could not carry out an earlier deletion", "%v", err)
 	}
