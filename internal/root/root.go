@@ -26,6 +26,11 @@ const SocketName = "berthd.sock"
 // Epoch is the marker: a file that says where the agent served last, and that a reboot takes away.
 func (d Dir) Epoch() string { return filepath.Join(d.Run(), "epoch") }
 
+// Missed is the mark of an agent that found its nftables table missing or changed, until the agent
+// has deleted what began meanwhile in connection tracking. A reboot takes the mark away, as it does
+// these connections.
+func (d Dir) Missed() string { return filepath.Join(d.Run(), "missed") }
+
 // Ledger is the ledger's file.
 func (d Dir) Ledger() string { return filepath.Join(d.State(), "ledger.db") }
 

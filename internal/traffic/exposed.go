@@ -45,16 +45,12 @@ func (t *Traffic) Exposed() {
 	t.Unwatched()
 }
 
-// Missed says that the rules were missing, or that others touched them, or that a link was not among
-// the links of the rules: the next pass also forgets connections that somebody may have begun in a
-// pod's name.
-func (t *Traffic) Missed() { t.missed.Store(true) }
-
 // Unwatched says that nobody has kept the table for a while, as since the last agent. If the table
 // was then as that agent left it (nobody has called Missed), connections between pods stay: they
 // began under the rules, and each counts for the pod that began it. If they were forgotten, each
 // would count for the pod that sends next.
 func (t *Traffic) Unwatched() {
+	t.missed.over()
 	select {
 	case t.uncovered <- struct{}{}:
 	default:
@@ -130,12 +126,15 @@ func (t *Traffic) KeepHidden(ctx context.Context) {
 	failed, missed := 0, false // passes in a row; Missed was called before them
 	for await(ctx, t.uncovered, failed) {
 		r := t.ground.Ruleset()
-		missed = t.missed.Swap(false) || missed
+		missed = t.missed.take() || missed
 		rules := conntrack.Rules{
 			Pools: r.Pools, Masquerade: r.Masquerade, Excluded: r.Excluded, Blocked: r.Blocked,
 			HostPort: t.ports.Has, Missed: missed,
 		}
 		if err := t.node.Tracked.ForgetExposed(rules); err == nil {
+			if missed {
+				t.unmark()
+			}
 			failed, missed = 0, false
 		} else if failed++; failed == 1 {
 			t.Log.Warn("could not delete the connections that began while the nftables rules did not hold: the agent tries again", "err", err)

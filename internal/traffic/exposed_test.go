@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"os"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -19,6 +20,7 @@ import (
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/node"
+	"github.com/berth-net/berth/internal/root"
 )
 
 // A mapping for all addresses of a family has its port at each address of this family. A mapping for a
@@ -50,6 +52,8 @@ type failing struct {
 	begun  time.Time       // from when the times in passes count
 	passes []time.Duration // when each began
 	ports  []uint16        // the ports that the last pass looked for
+	missed []bool          // what each pass for exposed connections was told
+	during func()          // a pass calls it, if it is not nil
 }
 
 func (f *failing) ForgetMapped(has conntrack.HostPort) error {
@@ -62,7 +66,11 @@ func (f *failing) ForgetMapped(has conntrack.HostPort) error {
 	return f.ForgetExposed(conntrack.Rules{})
 }
 
-func (f *failing) ForgetExposed(conntrack.Rules) error {
+func (f *failing) ForgetExposed(r conntrack.Rules) error {
+	f.missed = append(f.missed, r.Missed)
+	if f.during != nil {
+		f.during()
+	}
 	f.passes = append(f.passes, time.Since(f.begun))
 	if f.fails--; f.fails >= 0 {
 		return errors.New("the table changed while it was read, 5 times")
@@ -76,7 +84,7 @@ func keep(t *testing.T, fails int, loop func(*Traffic, context.Context), test fu
 	synctest.Test(t, func(t *testing.T) {
 		f := &failing{fails: fails, begun: time.Now()}
 		d := &daemon.Core{Ledger: &ledger.Ledger{}}
-		d.Log = slog.New(slog.DiscardHandler)
+		d.Root, d.Log = emptyRoot(t), slog.New(slog.DiscardHandler)
 		n := &node.Node{Tracked: f}
 		g, err := ground.New(d, n, &config.Config{})
 		nettest.Must(t, err)
@@ -86,6 +94,14 @@ func keep(t *testing.T, fails int, loop func(*Traffic, context.Context), test fu
 		go loop(tr, ctx)
 		test(tr, f)
 	})
+}
+
+// emptyRoot is a root with an empty run folder.
+func emptyRoot(t *testing.T) root.Dir {
+	t.Helper()
+	dir := root.Dir(t.TempDir())
+	nettest.Must(t, os.MkdirAll(dir.Run(), 0o700))
+	return dir
 }
 
 // wantPasses wants passes at these times, and no more of them within an hour.

@@ -1,7 +1,8 @@
 // Package traffic sees to the entries that pods' traffic leaves in the kernel's connection
 // tracking. It deletes the entries of an address before the address is given anew (rinse.go,
 // claim.go), entries that a pod has too many of (trim.go), and entries of connections that began
-// while the rules did not hold, or that have a host port from before it was mapped (exposed.go).
+// while the rules did not hold, or that have a host port from before it was mapped (exposed.go). That
+// the rules did not hold outlives the agent (missed.go).
 package traffic
 
 import (
@@ -29,7 +30,7 @@ type Traffic struct {
 	wake      chan struct{}            // has a token once an address has begun to rest
 	failed    atomic.Pointer[rinseErr] // the error of the last rinsing pass; nil: the pass succeeded
 	uncovered chan struct{}            // has a token when connections may have begun without the table
-	missed    atomic.Bool              // the table was missing then, or others have touched it
+	missed    missed                   // whether the table was missing then, or others have touched it
 	mapped    chan struct{}            // has a token when mappings has host ports
 	mappings  struct {                 // host ports that were mapped since the last pass for these
 		sync.Mutex
@@ -46,5 +47,7 @@ type rinseErr struct {
 // New returns the traffic of a node's attachments.
 func New(d *daemon.Core, n *node.Node, g *ground.Ground, x *attachment.Index, p *ports.Ports) *Traffic {
 	one := func() chan struct{} { return make(chan struct{}, 1) }
-	return &Traffic{Core: d, ground: g, node: n, index: x, ports: p, wake: one(), uncovered: one(), mapped: one()}
+	t := &Traffic{Core: d, ground: g, node: n, index: x, ports: p, wake: one(), uncovered: one(), mapped: one()}
+	t.missed.now = t.marked()
+	return t
 }

@@ -42,8 +42,8 @@ type Options struct {
 
 	// Differs, if not nil, is called as soon as Keeper sees that the table is not what it
 	// should be, before it puts the table right. Differs has to cut off in another way the links that
-	// the table cuts off. Intact is already false. Differs must not block, because nobody mends the
-	// table meanwhile, and must call nothing of Keeper but Intact.
+	// the table cuts off. Intact is already false. Differs must not block for long, because nobody mends
+	// the table meanwhile, and must call nothing of Keeper but Intact.
 	Differs func()
 	// Keeper calls Lacks, if not nil, with the parts of the table that the kernel does not support (see
 	// nft.Parts), whenever these parts change. It must neither block nor call anything of Keeper but
