@@ -59,7 +59,7 @@ func TestDeb(t *testing.T) {
 
 	// The way back is the same.
 	a.stop()
-	d.must("dpkg -i "+former, "/opt/cni/bin/berth-cni")
+	d.must("dpkg -i "+former, "/opt/cni/bin/berth-cni", "no agent runs", "systemctl enable --now berthd")
 	a = d.start()
 	d.must("berth version", "berth v0.0.1", "berthd v0.0.1")
 	talk.GoesOn("with the former agent again")
