@@ -26,7 +26,7 @@ type Record struct {
 	Addresses []string // of prevResult, in plain text without prefix lengths
 	Netns     string   // CNI_NETNS as it was given, for people
 	Boot      string   // the boot's id (/proc/sys/kernel/random/boot_id)
-	Started   int64    // when the DEL's plugin began, CLOCK_BOOTTIME in nanoseconds
+	Started   int64    // when the DEL's process began, CLOCK_BOOTTIME in nanoseconds
 	Cut       bool     // the plugin sets the pod's link down; if it cannot, Correct clears Cut, and the agent has to hurry
 	Again     bool     // the plugin told the runtime to repeat DEL, so that the runtime still needs the plugin
 	Reason    string   // why the agent did not answer, for people

@@ -58,8 +58,8 @@ func startOf(a agent) (int64, error) {
 	return began * int64(time.Second) / ticks, err
 }
 
-// judgeClock judges the wall clock. stepped is by how much it was set forward since the agent
-// began.
+// judgeClock judges the wall clock. adrift says that nothing keeps the clock right. stepped is by how much
+// somebody has set it forward since the agent began.
 func judgeClock(now time.Time, adrift bool, stepped time.Duration) Finding {
 	const keep = "timedatectl set-ntp true, or run chrony"
 	switch {

@@ -25,7 +25,9 @@ func lookRouters(_ context.Context, n *Node) Finding {
 	if err != nil {
 		return unknown(err)
 	}
-	var all, deaf, later, names []string // names: sysctls of deaf, and of later
+	// deaf are links that take no advertisements, because they forward; later are links that will take none
+	// once they forward; names are the sysctls of both.
+	var all, deaf, later, names []string
 	for _, link := range links {
 		accepts, err := conf6(link, "accept_ra")
 		if err != nil {

@@ -36,7 +36,7 @@ type holdState struct {
 	released bool
 	trouble  *trouble     // after a failed try
 	at       time.Time    // when it was released
-	past     *PastTrouble // what trouble was before the release
+	past     *PastTrouble // the failed tries before the one that released it
 }
 
 // Release promises that owners go. When it returns nil, the promise is durable and each

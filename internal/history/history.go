@@ -71,8 +71,8 @@ func New(o Options) *History {
 	return &History{Options: o, calls: &patience.Calls{}, news: make(chan struct{}, 1)}
 }
 
-// Add takes the record of an attachment that ends now. It does not wait for anything, and keeps
-// nothing of p.
+// Add takes the record of an attachment that ends now. It does not wait for anything, and does not
+// use p's slices once it has returned.
 func (h *History) Add(p api.Past) { h.add(record{Past: p}) }
 
 // Correct takes the record of an attachment if the history may have another record of it: from now

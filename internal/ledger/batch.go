@@ -30,7 +30,7 @@ type batch struct {
 	bytes int   // of its payload, at most
 	exits int   // sectors that it adds to the owners' exits
 	class class // of the commit that is being staged
-	full  error // why the file cannot have `lacks` sectors of zeros; nil: the file can, as far as is known
+	full  error // why the file could not grow by as many sectors of zeros as lacks says; nil: no try has failed
 	lacks int
 }
 

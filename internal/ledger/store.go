@@ -22,7 +22,7 @@ type store struct {
 	logFile                                // what the file has
 	exits    int                           // sectors that the deletions of all owners may take, as exit says
 	head     []byte
-	stale    bool // the head is not as the next batch will write it
+	stale    bool // the file's head differs from `head`: the next batch writes it
 	opened   opening
 	failed   error      // not nil: nobody knows what the file contains, and nothing is written any more
 	full     time.Time  // when the disk had no room to grow the file ahead of need; zero: it has room

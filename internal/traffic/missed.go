@@ -17,8 +17,8 @@ import (
 // the next agent finds the table as it should be, and would not know what began without it.
 type missed struct {
 	mu    sync.Mutex
-	now   bool // no pass has begun since
-	open  bool // nobody has said since that the rules are in force again (Unwatched)
+	now   bool // the rules were missing, and no pass has begun after that
+	open  bool // the rules may still be missing: nobody has called Unwatched after Missed
 	said  bool // the log has that the last call for the mark failed
 	calls patience.Calls
 }

@@ -207,7 +207,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		sock.remove()
 	}
 	if tcp := s.tcp.Load(); tcp != nil {
-		_ = tcp.Close() // a scrape may fail
+		_ = tcp.Close() // nobody needs the error: at worst a scrape of metrics has failed
 	}
 	err := s.http.Shutdown(ctx)
 	if errors.Is(err, net.ErrClosed) { // Relisten has just closed the old socket: that is no failure
