@@ -5,24 +5,25 @@ import (
 	"time"
 )
 
+// Limits of records that the ledger keeps although nobody needs them: a caller may want the
+// name that has rested longest. Pruning has to look through all records, so the writer prunes only
+// now and then.
 const (
-	// maxDue is how many rests that are over the ledger keeps: a caller may want the name that has
-	// rested longest.
-	maxDue = 1024
-	// pruneEvery is the time between two prunings. Pruning has to look through all records, so the
-	// writer prunes only now and then.
+	maxDue     = 1024 // how many rests that are over are kept
+	maxTombs   = 1024 // how many tombstones are kept before expired ones go
 	pruneEvery = 10 * time.Second
 )
 
-// prune drops from memory the oldest rests that are over, if there are too many, and tombstones that have
-// expired, and tombstones of other boots than the epoch's. It drops nothing from the file: the
+// prune drops the oldest rests that are over and expired tombstones from memory, if there are
+// too many, and tombstones of other boots than the epoch's. It drops nothing from the file: the
 // records vanish when the file is next written anew, and until then each reader of the file drops
 // them again. So pruning takes no room in the log, which a full disk may lack.
 func (s *state) prune(now time.Time, boottime int64) {
 	s.pruneRests(now)
 	s.rests.shrink()
+	many := s.tombs.len() > maxTombs
 	s.tombs.dropAll(func(t tomb) bool {
-		return t.until < boottime || s.epoch.Boot != "" && t.boot != s.epoch.Boot
+		return many && t.until < boottime || s.epoch.Boot != "" && t.boot != s.epoch.Boot
 	})
 	s.tombs.shrink()
 }

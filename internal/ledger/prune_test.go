@@ -93,7 +93,7 @@ func TestPrunedAndClaimed(t *testing.T) {
 	sameContent(t, contentOf(open(t, opts)), want)
 }
 
-// The ledger drops expired tombstones, and those of other boots with a
+// The ledger drops expired tombstones when there are many, and those of other boots with a
 // new epoch. It does not show expired ones.
 func TestPruneTombstones(t *testing.T) {
 	c := newClock()
@@ -115,9 +115,14 @@ func TestPruneTombstones(t *testing.T) {
 	if _, ok := l.Tombstone("short"); ok {
 		t.Error("expired, and still shown")
 	}
+	var ops []Op
+	for i := range maxTombs {
+		ops = append(ops, Bury(Tombstone{fmt.Sprint(i), "one", 1, c.Boottime() + int64(time.Hour)}))
+	}
+	mustCommit(t, l, ops...)
 	pruneNow(t, l)
-	if n := l.Stats().Tombstones; n != 1 {
-		t.Errorf("%d tombstones, want the long one alone", n)
+	if n := l.Stats().Tombstones; n != maxTombs+1 {
+		t.Errorf("%d tombstones, want %d and the long one", n, maxTombs)
 	}
 	must(t, l.SetEpoch(Epoch{Boot: "two"}))
 	if n := l.Stats().Tombstones; n != 0 {
