@@ -46,6 +46,9 @@ func (p *IPAM) poolOpen(name string, now time.Time) (*pool, error) {
 // quarantine the node has to forget the traffic of all addresses that nobody has (Pass.Lost), because any
 // of them may have been a pod's: until then the error says that addresses are due.
 func (p *IPAM) closedTo(x *pool, now time.Time) error {
+	if p.lost.IsZero() {
+		return nil
+	}
 	until, unrinsed := p.quarantined(x)
 	switch {
 	case nanos(now) < until:

@@ -79,7 +79,8 @@ func (t *Traffic) unknown(lost []netip.Prefix) ([]netip.Addr, error) {
 	if len(lost) == 0 {
 		return nil, nil
 	}
-	return t.node.Tracked.Named(func(a netip.Addr) bool { return t.ground.Pools.Unknown(lost, a, t.Clock.Now()) })
+	now := t.Clock.Now()
+	return t.node.Tracked.Named(func(a netip.Addr) bool { return t.ground.Pools.Unknown(lost, a, now) })
 }
 
 // KeepRinsed does the passes that no ADD waits for, until ctx ends.
