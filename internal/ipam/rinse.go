@@ -76,8 +76,8 @@ func (p *IPAM) RestOn(pass Pass, addrs []netip.Addr, until time.Time) {
 	}
 }
 
-// Rinsed ends a pass that succeeded. Its addresses are free now, and its lost CIDRs are open, except those that were
-// claimed or became due again meanwhile. If the pools have changed since Due (Set, Drain,
+// Rinsed ends a pass that succeeded. Its addresses are free now, except those that were claimed or became
+// due again meanwhile, and its lost CIDRs are open. If the pools have changed since Due (Set, Drain,
 // Drained), the addresses stay due, for another pass.
 func (p *IPAM) Rinsed(pass Pass) {
 	p.mu.Lock()
