@@ -157,9 +157,9 @@ func TestMendedByOthers(t *testing.T) {
 	p := &poor{tables: e.tables}
 	e.tables = p
 	drifts := make(chan error, 10)
-	run(t, e, drifts)
 	k, h := kind{t, e.Kind()}, newHold(instance)
 	k.must(k.acquire(h))
+	run(t, e, drifts)
 	nettest.Eventually(t, "the table to be intact", e.Intact)
 	locked(e, func() {
 		change(t, at, (*nftables.Conn).FlushRuleset)

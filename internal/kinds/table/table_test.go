@@ -142,7 +142,7 @@ func TestRunRestores(t *testing.T) {
 	at := nettest.Node(t)
 	drifts := make(chan error, 100)
 	e := New(Options{Tables: nft.Open(at), Ruleset: ruleset()})
-	run(t, e, drifts)
+	stop := run(t, e, drifts)
 	other := ruleset()
 	other.Instance, other.CutLow, other.CutHigh = "jihgfedcba", 1<<30+1026, 1<<30+2047
 	o := New(Options{Tables: nft.Open(at), Ruleset: other})
@@ -150,10 +150,12 @@ func TestRunRestores(t *testing.T) {
 	if e.Intact() {
 		t.Error("intact before it is acquired")
 	}
+	stop()
 	k, h := kind{t, e.Kind()}, newHold(instance)
 	k.must(k.acquire(h))
 	ko, ho := kind{t, o.Kind()}, newHold(other.Instance)
 	ko.must(ko.acquire(ho))
+	run(t, e, drifts)
 	both := func() bool { return e.Intact() && o.Intact() }
 	nettest.Eventually(t, "both tables to be intact", both)
 
@@ -331,8 +333,10 @@ func run(t *testing.T, e *Keeper, drifts chan<- error) (stop func()) {
 	return stop
 }
 
-// locked calls f while Run cannot mend the table. A test that ends in f leaves no lock behind: Run, and
-// so the test's end, would wait for the lock for ever.
+// locked calls f while Run cannot mend the table. For Run to hear meanwhile what f does, Run must not wait
+// for the lock already when locked takes it: a test either begins Run after acquire, so that an intact table
+// means that Run waits for news, or does not wait in f. A test that ends in f leaves no lock behind: Run,
+// and so the test's end, would wait for the lock for ever.
 func locked(e *Keeper, f func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
