@@ -99,7 +99,7 @@ func (c *call) cut(end answer) error {
 	c.found = true
 	err := setDown(index)
 	if err == nil && c.halfMade(end) {
-		err = deleteLink(index)
+		err = deleteLink(index, until(c.deadline)-leastRead)
 	}
 	if err != nil && err != unix.ENODEV {
 		return fmt.Errorf("setting link %d down: %w", index, err)

@@ -9,11 +9,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // On a disk that hangs, such as one that is frozen or whose server is away, the plugin can
@@ -29,6 +31,33 @@ func TestDiskHangs(t *testing.T) {
 	if got := a.down(); got != ownLink {
 		t.Errorf("down are %q", got)
 	}
+}
+
+// A program of the pod uses the pod's end of a link that an ADD has made by half. DEL deletes the link, and
+// the plugin's process ends, for which the runtime waits, although the program goes on.
+func TestHalfMadeLinkIsUsed(t *testing.T) {
+	a := newAway(t, t.TempDir())
+	pod := nettest.Pod(t)
+	a.lead(ownLink, pod, "eth0")
+	a.stamp(ownLink, key)
+	groups, err := stamp.GroupsOf(ownLink[1:])
+	must(t, err)
+	own := nettest.Link(t, ownLink)
+	must(t, netlink.LinkSetGroup(own, int(groups.Coming())))
+	must(t, netlink.LinkSetUp(own)) // only a running link can be held
+	letGo := nettest.HoldLink(t, pod, "eth0")
+	cmd := exec.Command(filepath.Join(bin, "berth-cni"))
+	cmd.Env = environ(podEnv("DEL"), pod)
+	cmd.Stdin = strings.NewReader(conf(a.root, prevResult(ownLink)))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	if _, err := netlink.LinkByIndex(own.Attrs().Index); err == nil {
+		t.Error("the link is there")
+	}
+	a.one()
+	letGo()
 }
 
 // The path of a pod's namespace may be on a file system that hangs. DEL does not need the

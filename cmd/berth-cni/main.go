@@ -8,7 +8,7 @@
 //
 // Its files in the order of a run: main, start (when the process began), plugin (dispatch), input,
 // verb (what each verb asks), answer (what follows from the answer); and for DEL, while the
-// agent is away, promise, cut, gone, netlink and orphan. Called as loopback, the program is the plugin
+// agent is away, promise, cut, apart, gone, netlink and orphan. Called as loopback, the program is the plugin
 // of that name (loopback). Berth-cni starts thousands of times on a node, so it links nothing that
 // takes time to start, such as net (weight_test.go), and uses nothing of encoding/json but a type in
 // package api.
@@ -26,7 +26,10 @@ import (
 	_ "github.com/berth-net/berth/internal/oneproc"
 )
 
-func main() { os.Exit(mainPlugin(unix.Stdin).run()) }
+func main() {
+	beDeleter()
+	os.Exit(mainPlugin(unix.Stdin).run())
+}
 
 // mainPlugin returns the plugin as a process runs it.
 func mainPlugin(stdin int) *plugin {

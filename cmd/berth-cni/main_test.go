@@ -17,6 +17,7 @@ import (
 var bin string
 
 func TestMain(m *testing.M) {
+	beDeleter()
 	nettest.Enter() // the plugin changes links
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "berth-cni")

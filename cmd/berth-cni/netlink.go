@@ -86,8 +86,8 @@ func (a answer) number(typ uint16) uint32 {
 // another link may have the name by now, after the caller has found out which pod's link it is.
 func setDown(index uint32) error { return tell(index, unix.RTM_SETLINK, unix.IFF_UP) }
 
-// deleteLink does `ip link del LINK` by the link's index.
-func deleteLink(index uint32) error { return tell(index, unix.RTM_DELLINK, 0) }
+// deleteHere does `ip link del LINK` by the link's index. It may not return (deleteLink).
+func deleteHere(index uint32) error { return tell(index, unix.RTM_DELLINK, 0) }
 
 // tell sends the kernel a message about a link, and returns what the kernel acknowledges. change
 // are the flags that the message clears.
