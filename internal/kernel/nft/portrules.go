@@ -235,11 +235,11 @@ func hideLoopback(live uint32, f family, source netip.Addr) rule {
 }
 
 // dropShadows drops the first packet of a pod's connection to which masquerade has just given a host port
-// for its own port outside. The pod may be another agent's, whose masquerade knows nothing of this port. As long as the connection lasts, the machine at the other
-// end could not reach the host port from that source port: its packets would be answers to the pod
-// ("port shadow", CVE-2021-3773). The connection was not confirmed, and so the kernel forgets it,
-// and draws another port when the pod sends again. Later packets of a connection pay for the first rule
-// only.
+// for its own port outside. The pod may be another agent's, whose masquerade knows nothing of this port.
+// As long as the connection lasts, the machine at the other end could not reach the host port from that
+// source port: its packets would be answers to the pod ("port shadow", CVE-2021-3773). The connection was
+// not confirmed, and so the kernel forgets it, and draws another port when the pod sends again. Later
+// packets of a connection pay for the first rule only.
 //
 //	ct status & confirmed != 0 accept
 //	meta nfproto ipv4 iifgroup 1073741824-2147483647 ct status snat meta l4proto . th sport @anyports4 drop

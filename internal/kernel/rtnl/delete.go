@@ -32,8 +32,9 @@ const (
 // of Here waits for the answer.
 //
 // The process that DeleteBy names makes the system call, if there is one: a process whose thread the kernel
-// keeps waiting cannot end, and keeps its locks. Deletions have sockets of their own, so that no other request waits for them. If the kernel has not
-// answered 256 of them, Delete returns an error of class kernel.ErrBusy.
+// keeps waiting cannot end, and keeps its locks. Deletions have sockets of their own, so that no other
+// request waits for them. If the kernel has not answered 256 of them, Delete returns an error of class
+// kernel.ErrBusy.
 func (c *Conn) Delete(r Request, indices ...int) (lingers <-chan struct{}, err error) {
 	if c.single {
 		return nil, c.Do(r)
