@@ -80,7 +80,8 @@ func (r *wholeRun) linkRules(op string, h hold.Hold) {
 	}
 	if op != "acquire" { // the spec of a link that the agent adopted or found may lack addresses
 		for a, was := range r.holders {
-			if was.owner == h.Owner {
+			// A cut that hung may come when the link and its owner are long gone.
+			if was.owner == h.Owner && (op == "release" || was.left.IsZero()) {
 				was.left = now
 				r.holders[a] = was
 			}
