@@ -142,7 +142,7 @@ func (e *Engine) follow(ctx context.Context, id hold.ID, d *departure) error {
 	if d.cuts {
 		return fmt.Errorf("cutting off %s: %w: the cut has not ended: %w", id, ErrReachable, context.Cause(ctx))
 	}
-	return fmt.Errorf("waiting for the ADD of %s to stop: %w: %w", id, errImpatient, context.Cause(ctx))
+	return fmt.Errorf("waiting for an ADD, a repair or a release of %s to end: %w: %w", id, errImpatient, context.Cause(ctx))
 }
 
 // depart waits until a Take or a repair of a releasing owner has stopped. Then it cuts the
@@ -151,7 +151,7 @@ func (e *Engine) follow(ctx context.Context, id hold.ID, d *departure) error {
 func (e *Engine) depart(id hold.ID, d *departure, places chan struct{}) error {
 	_, leave, err := e.enter(e.ctx, id, false)
 	if err != nil {
-		return fmt.Errorf("waiting for the ADD of %s to stop: %w: %w", id, errImpatient, err)
+		return fmt.Errorf("waiting for an ADD, a repair or a release of %s to end: %w: %w", id, errImpatient, err)
 	}
 	defer leave()
 	l, first := e.depose(id)

@@ -123,6 +123,7 @@ type sample struct {
 	adds, dels       []time.Duration
 	addWall, delWall time.Duration
 	addCPU, delCPU   time.Duration // of the plugin's agent, in a DEL until the links are gone
+	addExec, delExec time.Duration // the processor time of the plugins' processes
 }
 
 // wave attaches pods, width pods at once, and detaches them in the same way. Then wave
@@ -139,7 +140,15 @@ func (n *network) wave(ctx context.Context, ps []*pod, width int) (sample, error
 	if err != nil {
 		return s, err
 	}
+	before, err := childrenCPU()
+	if err != nil {
+		return s, err
+	}
 	if s.adds, s.addWall, err = together(width, all, func(a *attachment) (time.Duration, error) { return a.add(ctx) }); err != nil {
+		return s, err
+	}
+	between, err := childrenCPU()
+	if err != nil {
 		return s, err
 	}
 	added, err := n.busy()
@@ -149,6 +158,11 @@ func (n *network) wave(ctx context.Context, ps []*pod, width int) (sample, error
 	if s.dels, s.delWall, err = together(width, all, func(a *attachment) (time.Duration, error) { return a.del(ctx) }); err != nil {
 		return s, err
 	}
+	after, err := childrenCPU()
+	if err != nil {
+		return s, err
+	}
+	s.addExec, s.delExec = between-before, after-between
 	if err := settle(ps); err != nil { // not n.settle: its n.idle asks the agent again and again
 		return s, err
 	}

@@ -9,8 +9,11 @@ import (
 	"strings"
 )
 
-// claimFree is the benchmark whose worst case has a target.
-const claimFree = "ClaimFree/"
+// claimFree is the benchmark whose worst case has a target; aMap is what it is compared with.
+const (
+	claimFree = "ClaimFree/"
+	aMap      = "Map"
+)
 
 // addresses runs the benchmarks of internal/ipam, which measure how long it takes to claim
 // and free an address in memory.
@@ -47,6 +50,9 @@ func addresses(ctx context.Context, b *bench) error {
 		return fmt.Errorf("no benchmark of internal/ipam begins with %s", claimFree)
 	}
 	b.report.atMost("claim and free an address in memory, slowest pool", worst, 150, "ns")
+	if took[aMap] != nil {
+		b.report.atMost("claim and free an address in memory, slowest pool / put into a Go map and delete", worst/median(took[aMap]), 2, "x")
+	}
 	return nil
 }
 

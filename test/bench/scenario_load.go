@@ -39,20 +39,22 @@ type verbFigures struct {
 	each   []time.Duration // of all rounds
 	wall   series          // of each wave
 	cpu    time.Duration   // the agent's processor time, of all waves
+	exec   time.Duration   // the plugins' processor time, of all waves
 }
 
-// take adds a round: how long each call took, how long each wave took, and the agent's time.
-func (v *verbFigures) take(each []time.Duration, walls series, cpu time.Duration) {
+// take adds a round: how long each call took, how long each wave took, and the processor time of the agent
+// and of the plugins.
+func (v *verbFigures) take(each []time.Duration, walls series, cpu, exec time.Duration) {
 	v.rounds, v.each = append(v.rounds, percentile(each, 50)), append(v.each, each...)
-	v.wall, v.cpu = append(v.wall, walls...), v.cpu+cpu
+	v.wall, v.cpu, v.exec = append(v.wall, walls...), v.cpu+cpu, v.exec+exec
 }
 
-// cpuEach returns the agent's processor time for one call; "" if there is no agent.
-func (v *verbFigures) cpuEach() string {
-	if v.cpu == 0 {
+// perCall returns a part of one call of a total, in ms; "" if there is none, as where there is no agent.
+func (v *verbFigures) perCall(total time.Duration) string {
+	if total == 0 {
 		return ""
 	}
-	return num(v.cpu / time.Duration(len(v.each)))
+	return num(total / time.Duration(len(v.each)))
 }
 
 func (b *bench) loadWidth(ctx context.Context, w width) error {
@@ -91,7 +93,7 @@ func (b *bench) loadWidth(ctx context.Context, w width) error {
 func (f *figures) round(ctx context.Context, n *network, ps []*pod, w width) error {
 	var adds, dels []time.Duration
 	var addWalls, delWalls series
-	var addCPU, delCPU time.Duration
+	var addCPU, delCPU, addExec, delExec time.Duration
 	for i := range w.waves {
 		from := i * w.pods % len(ps)
 		s, err := n.wave(ctx, ps[from:from+w.pods], w.pods)
@@ -101,9 +103,10 @@ func (f *figures) round(ctx context.Context, n *network, ps []*pod, w width) err
 		adds, dels = append(adds, s.adds...), append(dels, s.dels...)
 		addWalls, delWalls = append(addWalls, s.addWall), append(delWalls, s.delWall)
 		addCPU, delCPU = addCPU+s.addCPU, delCPU+s.delCPU
+		addExec, delExec = addExec+s.addExec, delExec+s.delExec
 	}
-	f.add.take(adds, addWalls, addCPU)
-	f.del.take(dels, delWalls, delCPU)
+	f.add.take(adds, addWalls, addCPU, addExec)
+	f.del.take(dels, delWalls, delCPU, delExec)
 	return nil
 }
 
@@ -115,7 +118,7 @@ func (b *bench) showLoad(w width, all map[string]*figures) {
 	for _, verb := range []string{"ADD", "DEL"} {
 		columns := []string{"plugin", "p50 ms", "rounds' p50", "p99 ms", "p50 x " + bareName, "p50 x " + floorName}
 		if w.pods > 1 {
-			columns = append(columns, "wall ms", "wall x "+bareName, "wall x "+floorName, "agent's CPU ms each")
+			columns = append(columns, "wall ms", "wall x "+bareName, "wall x "+floorName, "agent's CPU ms each", "plugins' CPU ms each")
 		}
 		t := b.report.section(fmt.Sprintf("%s, %s: %d rounds of %d", verb, strings.ToLower(head), w.rounds, w.waves*w.pods), columns...)
 		for _, n := range b.networks {
@@ -131,7 +134,7 @@ func (b *bench) showLoad(w width, all map[string]*figures) {
 					_, ratio := v.wall.ratio(all[floor].of(verb).wall)
 					cells = append(cells, ratio)
 				}
-				cells = append(cells, v.cpuEach())
+				cells = append(cells, v.perCall(v.cpu), v.perCall(v.exec))
 			}
 			t.row(cells...)
 		}
@@ -176,6 +179,8 @@ func (b *bench) judgeLoad(w width, all map[string]*figures) {
 		b.report.atMost("250 DELs at once, wall / bare", del, 1.4, "x")
 		b.report.atMost("agent's CPU an ADD, 250 at once", ms(berth.add.cpu)/float64(len(berth.add.each)), 1.2, "ms")
 		b.report.atMost("agent's CPU a DEL, 250 at once", ms(berth.del.cpu)/float64(len(berth.del.each)), 0.8, "ms")
+		b.report.atMost("agent's CPU an ADD, 250 at once / a bare plugin's", float64(berth.add.cpu)/float64(bare.add.exec), 0.8, "x")
+		b.report.atMost("agent's CPU a DEL, 250 at once / a bare plugin's", float64(berth.del.cpu)/float64(bare.del.exec), 0.5, "x")
 	}
 }
 

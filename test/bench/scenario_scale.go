@@ -79,10 +79,14 @@ func (b *bench) scaleBerth(ctx context.Context, t *table, levels []int) error {
 		}
 		atLevel = append(atLevel, f)
 	}
-	if err := b.restarts(ctx, top); err != nil {
+	alone, err := b.pace(ps[:spare])
+	if err != nil {
 		return err
 	}
-	if err := b.throughput(ctx, ps[:spare], busy, levels[0]); err != nil {
+	if err := b.restarts(ctx, top, alone); err != nil {
+		return err
+	}
+	if err := b.throughput(ctx, ps[:spare], busy, levels[0], alone); err != nil {
 		return err
 	}
 	title := fmt.Sprintf("%d, and the namespaces of %d", levels[0], top)
@@ -159,7 +163,7 @@ func (b *bench) judgeLevels(levels []int, at []levelFigures) {
 }
 
 // restarts kills the agent with all attachments on the node and starts it.
-func (b *bench) restarts(ctx context.Context, attached int) error {
+func (b *bench) restarts(ctx context.Context, attached int, alone pace) error {
 	var took series
 	for range b.pick(5, 2) {
 		if err := b.agent.Kill(); err != nil {
@@ -177,5 +181,7 @@ func (b *bench) restarts(ctx context.Context, attached int) error {
 	t := b.report.section("Restart after SIGKILL, until requests are served", "attachments", "restarts", "median s", "least-greatest ms")
 	t.row(fmt.Sprint(attached), fmt.Sprint(len(took)), fmt.Sprintf("%.3f", median(took).Seconds()), took.span())
 	b.report.atMost(fmt.Sprintf("restart with %d attachments", attached), median(took).Seconds(), 0.4, "s")
+	b.report.atMost(fmt.Sprintf("restart with %d attachments / a list of their links by the kernel alone", attached),
+		float64(median(took))/float64(median(alone.list)), 4, "x")
 	return nil
 }

@@ -31,6 +31,10 @@ func sweep(ctx context.Context, b *bench) error {
 	}
 	t := b.report.section("Sweeps and audits that find no difference",
 		"attachments", "what runs", "CPU ms, median", "least-greatest ms", "change of a link: p50 ms", "p99 ms", "longest in a second, median", "least-greatest ms")
+	alone, err := b.pace(nil)
+	if err != nil {
+		return err
+	}
 	show := func(look, spent, span string, waits stalls) {
 		t.row(fmt.Sprint(full), look, spent, span, num(percentile(waits.lock, 50)), num(percentile(waits.lock, 99)),
 			num(median(waits.seconds())), waits.seconds().span())
@@ -57,6 +61,8 @@ func sweep(ctx context.Context, b *bench) error {
 	}
 	show("audit, or a sweep that lists the links", num(median(audits)), series(audits).span(), audited)
 	b.report.atMost(fmt.Sprintf("CPU of a sweep of %d attachments", full), median(sweeps).Seconds()*1e3, 150, "ms")
+	b.report.atMost(fmt.Sprintf("CPU of a sweep of %d attachments / of a list of their links by the kernel alone", full),
+		float64(median(sweeps))/float64(median(alone.listCPU)), 1, "x")
 	b.report.atMost("longest wait to change a link in a second of sweeps or audits",
 		ms(max(median(swept.seconds()), median(audited.seconds()))), 20, "ms")
 	if _, err := b.agent.detach(ctx, ps); err != nil {

@@ -10,7 +10,7 @@ import (
 // throughput deletes all but keep attachments over the agent's API, as fast as the agent
 // answers, several times, and measures how long others have to wait meanwhile. At its
 // beginning all of busy is attached, at its end only busy[:keep].
-func (b *bench) throughput(ctx context.Context, spare, busy []*pod, keep int) error {
+func (b *bench) throughput(ctx context.Context, spare, busy []*pod, keep int, alone pace) error {
 	var adds, dels, gone, midLock []float64
 	var worst stalls // of all rounds: a target that says "longest" holds for each of them
 	quiet, err := b.quiet(ctx, spare)
@@ -53,6 +53,7 @@ func (b *bench) throughput(ctx context.Context, spare, busy []*pod, keep int) er
 	b.report.atMost("median wait to change another link while the API deletes links", median(midLock), 1, "ms")
 	b.report.atMost("longest wait to change another link while the API deletes links", ms(slices.Max(worst.lock)), 20, "ms")
 	b.report.atMost("longest ADD while the API deletes links, above an idle ADD's p50", ms(slices.Max(worst.add))-ms(percentile(quiet.add, 50)), 20, "ms")
+	alone.judge(b.report, gone, worst, percentile(quiet.add, 50))
 	b.report.note("Without execs the agent answers %.0f ADDs/s and %.0f DELs/s", median(adds), median(dels))
 	if _, err := b.drain(ctx, spare, rest); err != nil {
 		return err
