@@ -569,5 +569,43 @@ func TestCutOffWithoutAPromise(t *testing.T) {
 	}
 }
 
+// The ledger cannot promise a release that no plugin asks for. Nobody has cut the pod off, and the agent goes
+// on mending the pod's link.
+func TestMendedWithoutAPromise(t *testing.T) {
+	for name, ask := range map[string]func(*rig, *attachment.Entry) error{
+		"GC": func(r *rig, _ *attachment.Entry) error {
+			_, err := r.GC(r.t.Context(), api.GCRequest{Network: "net"}, now())
+			return err
+		},
+		"berth release": func(r *rig, e *attachment.Entry) error {
+			_, _, err := r.DeleteOne(r.t.Context(), e.Owner.ID, false, now())
+			return err
+		},
+		"of a whole container": func(r *rig, _ *attachment.Entry) error {
+			_, _, err := r.Delete(r.t.Context(), api.Filter{Container: "c"}, false, now())
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			var broken *brokenLedger
+			r.decorate = func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+				broken = &brokenLedger{Ledger: l}
+				return broken, ks
+			}
+			r.begin()
+			host := r.add(request("c", nettest.Pod(t))).Interfaces[0].Name
+			broken.before = errors.New("broken")
+			if err := ask(r, r.index.All()[0]); err == nil {
+				t.Fatal("the deletion succeeds without a promise")
+			}
+			broken.before = nil
+			nettest.Run(t, nil, "ip link set "+host+" down") // by somebody else
+			r.Sweep(t.Context())
+			nettest.Eventually(t, "the link is up", func() bool { return isUp(t, host) })
+		})
+	}
+}
+
 // isUp reports whether a link of the node is up.
 func isUp(t testing.TB, name string) bool { return nettest.Link(t, name).Attrs().Flags&net.FlagUp != 0 }

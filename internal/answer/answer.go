@@ -11,6 +11,7 @@ import (
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/ledger"
 )
 
@@ -43,6 +44,8 @@ func Numbered(err error) error {
 		return cni.Errorf(cni.CodeNetns, "the pod's network namespace is gone", "%v", err)
 	case errors.Is(err, engine.ErrReachable):
 		return cni.Errorf(cni.CodeTryAgain, cni.MsgReachable, "%v", err)
+	case errors.Is(err, kernel.ErrBusy): // such as programs in the pod that use its former interfaces
+		return cni.Errorf(cni.CodeTryAgain, "something is still in use", "%v", err)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return cni.Errorf(cni.CodeTryAgain, "out of time", "%v", err)
 	}

@@ -72,18 +72,24 @@ func (d *Drain) Follow(c ledger.Change) {
 	}
 }
 
-// Asked notes that a request asks for the release of owners. The caller calls answered with the outcome. If
+// Asked notes that a plugin asks for the release of owners. The caller calls answered with the outcome. If
 // the ledger could not promise the release, because the disk hangs for example, the runtime repeats its
 // DEL, and the plugin may have cut the pods off: from now on Going reports these owners, until the ledger
 // promises their release, or a repeated ADD is answered with them.
 func (d *Drain) Asked(ids []hold.ID) (answered func(error)) {
+	var first []hold.ID // asked for the first time
 	for _, id := range ids {
-		d.requested.Store(id, nil)
+		if _, again := d.requested.LoadOrStore(id, nil); !again {
+			first = append(first, id)
+		}
 	}
 	return func(err error) {
 		for _, id := range ids {
 			if o, known := d.Ledger.Owner(id); err == nil || !known || !o.Wanted() {
 				d.requested.Delete(id)
+			} else if e := d.index.Get(id); e != nil && slices.Contains(first, id) {
+				d.Log.Warn("could not promise a deletion: the agent leaves the pod's link as the plugin leaves it, until the runtime repeats DEL",
+					"pod", e.Record.Key.String(), "attachment", string(id), "err", err)
 			}
 		}
 	}

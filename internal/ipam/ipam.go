@@ -26,6 +26,7 @@ type IPAM struct {
 	table    table
 	strays   map[netip.Addr]int64           // addresses outside of every CIDR: end of cooldown, or inUse
 	passes   int64                          // how many passes Due has begun
+	taints   int64                          // how often Taint was called
 	lost     time.Time                      // when the ledger was lost (Quarantine); zero: it was not
 	closed   int64                          // no address is given out before this time (Quarantine), in Unix nanoseconds
 	rinsed   map[netip.Prefix]bool          // the CIDRs for which a pass has followed the quarantine

@@ -51,6 +51,44 @@ func TestQuarantine(t *testing.T) {
 	want(t, show(p.Claim("a", at(30))), "10.0.0.2")
 }
 
+// Somebody else has an address of nobody's when the quarantine is over: the address rests on, because no
+// pass has rinsed it.
+func TestAddressOfOthersBehindQuarantine(t *testing.T) {
+	p := mustNew(t, poolOf("a", "10.0.0.0/29"))
+	p.Quarantine(at(0), at(30), nil)
+	pass := p.Due(at(30))
+	p.RestOn(pass, addrs("10.0.0.1"), at(90))
+	p.Rinsed(pass)
+	want(t, show(p.Claim("a", at(30))), "10.0.0.2")
+	var resting *AddrError
+	if _, err := p.ClaimExact("a", addrs("10.0.0.1"), at(89)); !errors.As(err, &resting) || resting.Err != ErrResting {
+		t.Errorf("claimed: %v", err)
+	}
+	if _, err := p.ClaimExact("a", addrs("10.0.0.1"), at(91)); !errors.As(err, &resting) || resting.Err != ErrDue {
+		t.Errorf("claimed without a pass: %v", err)
+	}
+}
+
+// A pool's route was missing after the ledger was lost. Before another pass the pool gives out no address,
+// also if a pass was under way meanwhile.
+func TestTaintBehindQuarantine(t *testing.T) {
+	p := mustNew(t, poolOf("a", "10.0.0.0/29"), poolOf("b", "10.1.0.0/29"))
+	p.Quarantine(at(0), at(30), nil)
+	p.Rinsed(p.Due(at(30)))
+	tainted := netip.MustParsePrefix("10.0.0.0/29")
+	p.Taint(tainted)
+	late := p.Due(at(31))
+	p.Taint(tainted)
+	p.Rinsed(late)
+	var full *ExhaustedError
+	if _, err := p.Claim("a", at(31)); !errors.As(err, &full) || full.Due == 0 {
+		t.Errorf("a claim before the pass: %v", err)
+	}
+	want(t, show(p.Claim("b", at(31))), "10.1.0.1")
+	p.Rinsed(p.Due(at(32)))
+	want(t, show(p.Claim("a", at(32))), "10.0.0.1")
+}
+
 // A pool that comes back after the quarantine has begun gives out no address for its own
 // cooldown, counted from the ledger's loss.
 func TestQuarantineOfPoolThatComesBack(t *testing.T) {

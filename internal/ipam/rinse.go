@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -14,6 +15,7 @@ type Pass struct {
 	Lost   []netip.Prefix // CIDRs whose quarantine is over: nobody knows which of their addresses pods have had (Unknown)
 	Next   time.Time      // when the next cooldown or quarantine ends; zero: none is left
 	number int64
+	taints int64 // how many calls of Taint the pass knows of
 }
 
 // Due returns the pass that begins now; Rinsed ends it. If two passes are under way at once,
@@ -22,7 +24,7 @@ func (p *IPAM) Due(now time.Time) Pass {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.passes++
-	pass := Pass{number: p.passes}
+	pass := Pass{number: p.passes, taints: p.taints}
 	for s := range p.spaces() {
 		s.settle(nanos(now))
 		pass.Addrs = slices.Grow(pass.Addrs, s.length[due])
@@ -60,8 +62,8 @@ func (p *IPAM) Unknown(cidrs []netip.Prefix, a netip.Addr, now time.Time) bool {
 }
 
 // RestOn lets addresses of a pass rest until the given time if they must not be rinsed, because
-// somebody else has them. The caller calls it before Rinsed. If an address was claimed
-// or became due again meanwhile, it stays as it is.
+// somebody else has them. They may be due ones, or unknown ones of the lost CIDRs. The caller calls it
+// before Rinsed. If an address was claimed or became due again meanwhile, it stays as it is.
 func (p *IPAM) RestOn(pass Pass, addrs []netip.Addr, until time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -70,7 +72,11 @@ func (p *IPAM) RestOn(pass Pass, addrs []netip.Addr, until time.Time) {
 		if c == nil {
 			continue
 		}
-		if i := c.index.slot(off); i != 0 && c.space.slots[i].state == due && c.space.slots[i].until == pass.number {
+		now := slot{state: rested}
+		if i := c.index.slot(off); i != 0 {
+			now = c.space.slots[i]
+		}
+		if now.state == due && now.until == pass.number || now.state == rested && slices.Contains(pass.Lost, c.prefix) {
 			c.space.rest(c, off, nanos(until))
 		}
 	}
@@ -87,6 +93,9 @@ func (p *IPAM) Rinsed(pass Pass) {
 			s.leave(i)
 			s.enter(rested, i)
 		}
+	}
+	if pass.taints != p.taints {
+		return // the pass may have been too early for its lost CIDRs
 	}
 	for _, cidr := range pass.Lost {
 		p.rinsed[cidr] = true
@@ -107,7 +116,8 @@ func (p *IPAM) spaces() iter.Seq[*space] {
 }
 
 // Taint says that the kernel may remember traffic of free addresses in the prefix. The addresses
-// among them that pods have had become due again.
+// among them that pods have had become due again. If the ledger was lost, nobody knows all of these:
+// then pools give out no address of a CIDR in the prefix before another pass (Pass.Lost).
 func (p *IPAM) Taint(prefix netip.Prefix) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,4 +131,6 @@ func (p *IPAM) Taint(prefix netip.Prefix) {
 			}
 		}
 	}
+	p.taints++
+	maps.DeleteFunc(p.rinsed, func(c netip.Prefix, _ bool) bool { return c.Overlaps(prefix) })
 }

@@ -36,10 +36,10 @@ func (v *Verbs) Delete(ctx context.Context, f api.Filter, wait bool, w daemon.Wh
 	ctx = engine.AskedBy(ctx, api.AskedDelete)
 	var grave []ledger.Op
 	key, whole := keyOf(f)
-	link := f.Link
+	link, ask := f.Link, unasked
 	if whole {
 		grave = append(grave, ledger.Bury(v.tombstone(key, w)))
-		f.Link = ""
+		f.Link, ask = "", v.drain.Asked
 	}
 	// The first round releases the attachments that are in the ledger now, together
 	// with the tombstone. The second round releases attachments that came into the ledger between
@@ -47,7 +47,7 @@ func (v *Verbs) Delete(ctx context.Context, f api.Filter, wait bool, w daemon.Wh
 	var all []hold.ID
 	seen := going{}
 	for range 2 {
-		fresh, err := v.release(ctx, func() []*attachment.Entry {
+		fresh, err := v.release(ctx, ask, func() []*attachment.Entry {
 			return seen.add(slices.DeleteFunc(v.deletable(f, w), func(e *attachment.Entry) bool { return slices.Contains(all, e.Owner.ID) }))
 		}, grave...)
 		if err != nil {
@@ -88,10 +88,7 @@ func (v *Verbs) DeleteOne(ctx context.Context, id hold.ID, wait bool, w daemon.W
 	if e == nil {
 		return api.Deleted{}, false, nil
 	}
-	answered := v.drain.Asked([]hold.ID{id})
-	err := v.Engine.Release(engine.AskedBy(ctx, api.AskedRelease), []hold.ID{id})
-	answered(err)
-	if err != nil {
+	if err := v.Engine.Release(engine.AskedBy(ctx, api.AskedRelease), []hold.ID{id}); err != nil {
 		return api.Deleted{}, true, answer.Numbered(err)
 	}
 	d := v.deleted(ctx, []hold.ID{id}, wait)
@@ -152,10 +149,14 @@ func (v *Verbs) matching(f api.Filter) []*attachment.Entry {
 	return slices.DeleteFunc(es, func(e *attachment.Entry) bool { return !e.Matches(f) })
 }
 
+// unasked is drain.Asked for deletions that no plugin asks for: nobody has cut off a pod whose release the
+// ledger cannot promise, and the agent goes on mending the pod's link.
+func unasked([]hold.ID) (answered func(error)) { return func(error) {} }
+
 // release promises the release of the attachments that find returns, with ops in the same
-// commit, and returns their ids. If a repeated ADD has been answered with one of them since
+// commit, and returns their ids. It calls ask (drain.Asked) with the ids before that. If a repeated ADD has been answered with one of them since
 // find looked, release calls find again: that ADD may have begun after the deletion.
-func (v *Verbs) release(ctx context.Context, find func() []*attachment.Entry, ops ...ledger.Op) ([]hold.ID, error) {
+func (v *Verbs) release(ctx context.Context, ask func([]hold.ID) func(error), find func() []*attachment.Entry, ops ...ledger.Op) ([]hold.ID, error) {
 	for {
 		var ids []hold.ID
 		commit := slices.Clone(ops)
@@ -166,7 +167,7 @@ func (v *Verbs) release(ctx context.Context, find func() []*attachment.Entry, op
 		if len(commit) == 0 {
 			return nil, nil
 		}
-		answered := v.drain.Asked(ids)
+		answered := ask(ids)
 		err := v.Engine.Release(ctx, ids, commit...)
 		if errors.Is(err, ledger.ErrChanged) {
 			answered(nil)

@@ -57,7 +57,7 @@ func (v *Verbs) GC(ctx context.Context, req api.GCRequest, w daemon.When) (api.D
 		d.Owed = v.owes(leaving)
 		return d, nil
 	}
-	left, err := v.release(engine.AskedBy(ctx, api.AskedGC), find)
+	left, err := v.release(engine.AskedBy(ctx, api.AskedGC), unasked, find)
 	if len(leaving) > 0 {
 		v.Engine.Retry(leaving...)
 	}

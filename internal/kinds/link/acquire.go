@@ -43,17 +43,17 @@ func (l *Links) take(ctx context.Context, s *Spec) error {
 		return l.homeless(ctx, s, macs, err)
 	}
 	if err != nil {
-		return err
+		return hold.Unused(err)
 	}
 	defer pod.Close()
 	if pod.Ref().Same(l.conn.Ref()) {
-		return errors.New("this is the node's own network namespace")
+		return hold.Unused(errors.New("this is the node's own network namespace"))
 	}
 	if l.strayed(s) { // else the renamed link's routes would be in the way of a new link's
 		l.regain(s)
 	}
 	if err := l.lingers(s); err != nil {
-		return err
+		return hold.Unused(err)
 	}
 	regained := false
 	for {
@@ -135,7 +135,7 @@ func (l *Links) homeless(ctx context.Context, s *Spec, macs ends, why error) err
 	case err != nil && !errors.Is(err, kernel.ErrNotFound):
 		return err // locate could not look, so the link may still exist
 	}
-	return fmt.Errorf("%w: %w", hold.ErrHomeless, why)
+	return hold.Unused(fmt.Errorf("%w: %w", hold.ErrHomeless, why))
 }
 
 // create makes the pair, with both ends down and the host's end in the coming group, and
@@ -171,9 +171,15 @@ func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, creat
 	switch {
 	case add == nil && get == nil:
 		if err := l.mark(s, &link); err != nil {
-			return link, false, errors.Join(err, l.delete(s, link.Index))
+			gone := l.delete(s, link.Index)
+			if err = errors.Join(err, gone); gone == nil {
+				err = hold.Unused(err)
+			}
+			return link, false, err
 		}
 		return link, true, nil
+	case add == nil && errors.Is(get, kernel.ErrNotFound): // the pod has deleted it meanwhile
+		return link, false, hold.Unused(get)
 	case add == nil: // the engine also releases a hold whose Acquire failed
 		return link, false, get
 	case !errors.Is(add, kernel.ErrExists):
@@ -254,12 +260,12 @@ func (l *Links) Restamp(s *Spec, start int64) error {
 // has to wait while the kernel walks the node's routes. Before that, complete asks whether a deletion
 // of the owner waits (stays).
 func (l *Links) complete(ctx context.Context, s *Spec, macs ends, pod *ns.Netns, link rtnl.Link) (err error) {
-	idle := l.idle
+	up := false
 	defer func() {
 		if err == nil {
 			return
 		}
-		idle := idle(link.Index)
+		idle := !up && l.idle(link.Index)
 		gone := l.delete(s, link.Index) // best effort: the engine also releases a hold whose Acquire failed
 		if err = errors.Join(err, gone); idle && gone == nil {
 			err = hold.Unused(err)
@@ -273,8 +279,7 @@ func (l *Links) complete(ctx context.Context, s *Spec, macs ends, pod *ns.Netns,
 	if err := errors.Join(l.stays(s), ctx.Err()); err != nil {
 		return err
 	}
-	idle = func(int) bool { return false } // from here on packets may pass
-	if err := l.furnishHost(s, macs, link, nothing()); err != nil {
+	if up, err = l.furnishHost(s, macs, link, nothing()); err != nil {
 		return err
 	}
 	settled, err := glanceInside(s, inside)
@@ -299,11 +304,13 @@ func (l *Links) stays(s *Spec) error {
 	return nil
 }
 
-// idle reports whether the host's end of a new link is as create left it: down, so that no
-// packet has passed. Others may have set it up.
+// idle reports whether the host's end of a new link, which furnishHost has not set up, is as create left
+// it: down, so that no packet has passed. Others may have set it up. It may also be gone, because the pod
+// has deleted its own end.
 func (l *Links) idle(index int) bool {
 	var now rtnl.Link
-	return l.conn.Do(rtnl.GetLinkAt(index, &now)) == nil && !now.Up && now.Group == l.groups.Coming()
+	err := l.conn.Do(rtnl.GetLinkAt(index, &now))
+	return errors.Is(err, kernel.ErrNotFound) || err == nil && !now.Up && now.Group == l.groups.Coming()
 }
 
 // repair brings the host's side of a link back to what its spec says.
@@ -346,5 +353,6 @@ func (l *Links) refurnish(s *Spec, macs ends, link rtnl.Link) error {
 	if link.Group != l.groups.Live() || link.Master != 0 {
 		defer l.exposed() // also if furnishHost fails
 	}
-	return l.furnishHost(s, macs, link, seen)
+	_, err = l.furnishHost(s, macs, link, seen)
+	return err
 }

@@ -442,3 +442,16 @@ func TestNewLinkOfADeletionThatWaits(t *testing.T) {
 		})
 	}
 }
+
+// A pod deletes its interface while Acquire makes the link. The host's end never came up, so that nobody has
+// used the pod's addresses.
+func TestNewLinkThatThePodDeletes(t *testing.T) {
+	pod := nettest.Pod(t)
+	f := newFixture(t, func(o *link.Options) {
+		o.Going = func(hold.ID) (bool, error) { nettest.Run(t, pod, "ip link del eth0"); return false, nil }
+	})
+	h := f.hold(pod.Ref(), both)
+	if err := f.kind.Acquire(t.Context(), h); !errors.Is(err, hold.ErrUnused) {
+		t.Errorf("Acquire: %v", err)
+	}
+}

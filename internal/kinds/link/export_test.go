@@ -21,7 +21,8 @@ func (l *Links) Furnish(s *Spec, seen rtnl.Link) error {
 	if err != nil {
 		return err
 	}
-	return l.furnishHost(s, macs, seen, nothing())
+	_, err = l.furnishHost(s, macs, seen, nothing())
+	return err
 }
 
 // DeleteAll deletes links, and calls the function between once it has found them.

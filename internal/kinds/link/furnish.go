@@ -17,22 +17,23 @@ import (
 )
 
 // furnishHost gives the host's end what it lacks: it sets sysctls and attributes, moves the
-// link to the live group, limits what it sends and lets in, sets it up, and adds the routes and neighbours for the pod's
-// addresses. furnishHost goes by the link's index: somebody may have given the link's name to another
+// link to the live group, limits what it sends and lets in, sets it up, and adds the routes and
+// neighbours for the pod's addresses. After an error, up reports whether furnishHost may have set the link
+// up. furnishHost goes by the link's index: somebody may have given the link's name to another
 // link since the caller looked. For sysctls furnishHost may need the name that the caller has seen. If
 // the link has lost that name, the error is errRenamed.
-func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error {
+func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) (up bool, err error) {
 	conf := link.Conf
 	if link.MTU != s.mtu() { // first, because IPv6 and its settings end on a link whose MTU is too small
 		conf = rtnl.Conf{}
 		if err := l.conn.Do(rtnl.SetLinkAt(link.Index, rtnl.MTU(s.mtu()))); err != nil {
-			return err
+			return false, err
 		}
 	}
 	if link.Up && s.has(true) && !seen.ways6(s, link.Index) {
 		conf = rtnl.Conf{}
 		if err := l.renewIPv6(link); err != nil {
-			return err
+			return false, err
 		}
 	}
 	if err := l.conn.Inside(func() error {
@@ -40,7 +41,7 @@ func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error
 		defer confs.close()
 		return confs.setSysctls(s.sysctls(conf, l.forwards()))
 	}); err != nil {
-		return err
+		return false, err
 	}
 	var settings []rtnl.Setting
 	if !stamp.Alike(link.Alias, s.Alias) {
@@ -60,17 +61,18 @@ func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error
 		rs = append(rs, rtnl.SetLinkAt(link.Index, settings...))
 	}
 	if err := l.police(s, seen, link.Index); err != nil {
-		return err
+		return false, err
 	}
 	rs = append(rs, s.shape(seen, link.Index)...)
 	// The kernel sets the group first, and nobody sees the link between the two: a plugin that cuts the
 	// pod off finds a new link in the coming group, and deletes it, or finds it up, and sets it down.
 	// NoAddrGen has a request of its own, because in one request the kernel would set the link up first.
-	up := []rtnl.Setting{rtnl.Up()}
+	settings = []rtnl.Setting{rtnl.Up()}
 	if link.Group != l.groups.Live() {
-		up = append(up, rtnl.Group(l.groups.Live()))
+		settings = append(settings, rtnl.Group(l.groups.Live()))
 	}
-	rs = append(rs, rtnl.SetLinkAt(link.Index, up...))
+	setsUp := len(rs)
+	rs = append(rs, rtnl.SetLinkAt(link.Index, settings...))
 	for _, a := range s.Addresses {
 		if !seen.routes[place{a, link.Index}] {
 			rs = append(rs, rtnl.AddRoute(hostRoute(a, link.Index)))
@@ -79,11 +81,15 @@ func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error
 	for _, a := range s.Addresses {
 		rs = append(rs, rtnl.SetNeighbour(a, macs.pod, link.Index))
 	}
-	err := l.conn.Do(rs...)
-	if errors.Is(err, kernel.ErrExists) { // of these requests only AddRoute can return this error
-		return fmt.Errorf("%w: %w", hold.ErrForeign, err)
+	errs := l.conn.Each(rs...)
+	up = !errors.Is(errs[setsUp], kernel.ErrNotFound)
+	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
+		err = errs[i]
 	}
-	return err
+	if errors.Is(err, kernel.ErrExists) { // of these requests only AddRoute can return this error
+		return up, fmt.Errorf("%w: %w", hold.ErrForeign, err)
+	}
+	return up, err
 }
 
 // renewIPv6 restarts IPv6 on a link that has lost all its IPv6 routes: it switches IPv6 off,

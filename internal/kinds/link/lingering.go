@@ -19,7 +19,7 @@ const mostLingering = 4
 // deleted link (rtnl.Conn.Delete).
 type lingering struct {
 	mu   sync.Mutex
-	pods map[ns.Ref]int // by the namespaces' numbers alone
+	pods map[ns.Ref]int // by the namespaces' identities (identity)
 }
 
 // count counts one deletion for each pod until the kernel has answered; nil: it has. One of the specs' pods
@@ -30,7 +30,7 @@ func (l *lingering) count(answered <-chan struct{}, specs ...*Spec) {
 	}
 	pods := map[ns.Ref]bool{}
 	for _, s := range specs {
-		pods[numbers(s.Netns)] = true
+		pods[identity(s.Netns)] = true
 	}
 	add := func(n int) {
 		l.mu.Lock()
@@ -55,11 +55,13 @@ func (l *lingering) count(answered <-chan struct{}, specs ...*Spec) {
 func (l *lingering) of(s *Spec) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.pods[numbers(s.Netns)]
+	return l.pods[identity(s.Netns)]
 }
 
-// numbers returns what the kernel knows a namespace by while the namespace exists.
-func numbers(r ns.Ref) ns.Ref { return ns.Ref{Dev: r.Dev, Ino: r.Ino} }
+// identity returns a namespace without the path that led to it. The kernel gives the inode of a namespace
+// that has ended to another one, while programs elsewhere still use the ended pod's interfaces. Where the
+// kernel tells no ID, the next pod with that inode is taken for the ended one.
+func identity(r ns.Ref) ns.Ref { return ns.Ref{Dev: r.Dev, Ino: r.Ino, ID: r.ID} }
 
 // lingers returns an error of class kernel.ErrBusy if take would have to make a link for a pod that may
 // not have one more (mostLingering).
