@@ -73,8 +73,9 @@ func (t *Traffic) rinse(ctx context.Context) (next time.Time, err error) {
 	return pass.Next, nil
 }
 
-// unknown returns the addresses in CIDRs that the kernel remembers traffic of and that nobody has. The
-// ledger was lost, so that nobody knows whether pods have had them.
+// unknown returns the addresses in CIDRs that the kernel remembers traffic of, or that a program of the node
+// has a TCP connection to, and that nobody has. The ledger was lost, so that nobody knows whether pods have
+// had them.
 func (t *Traffic) unknown(lost []netip.Prefix) ([]netip.Addr, error) {
 	if len(lost) == 0 {
 		return nil, nil

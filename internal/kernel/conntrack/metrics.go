@@ -19,12 +19,13 @@ import (
 // with the same address. (include/uapi/linux/tcp_metrics.h)
 const (
 	metricsFamily = "tcp_metrics" // of generic netlink
+	listMetrics   = 1             // TCP_METRICS_CMD_GET
 	deleteMetrics = 2             // TCP_METRICS_CMD_DEL
 	metricsAddr4  = 1             // TCP_METRICS_ATTR_ADDR_IPV4
 	metricsAddr6  = 2             // TCP_METRICS_ATTR_ADDR_IPV6
 )
 
-// metrics deletes TCP's metrics in one network namespace.
+// metrics lists and deletes TCP's metrics in one network namespace.
 type metrics struct {
 	family uint16
 	s      *socket
@@ -77,12 +78,47 @@ func (m *metrics) forget(addrs []netip.Addr) error {
 	return nil
 }
 
-// forgetMetrics deletes TCP's metrics of some addresses. The caller holds t.mu.
+// addrs calls each with the address of all metrics. After any error the socket is of no more use.
+//
+//	ip tcp_metrics
+func (m *metrics) addrs(each func(netip.Addr)) error {
+	m.s.seq++
+	request := header(nil, m.family, unix.NLM_F_REQUEST, m.s.seq, listMetrics)
+	_, err := m.s.dump(request, func(body []byte) error {
+		for attrs := body[min(len(body), nfgenmsgSize):]; len(attrs) > 0; {
+			typ, value, rest := next(attrs)
+			attrs = rest
+			if a, ok := netip.AddrFromSlice(value); ok && (typ == metricsAddr4 || typ == metricsAddr6) {
+				each(a)
+			}
+		}
+		return nil
+	})
+	return err
+}
+
+// forgetMetrics deletes TCP's metrics of some addresses.
 func (t *Table) forgetMetrics(addrs []netip.Addr) error {
+	return t.withMetrics("deleting TCP's metrics of addresses", func(m *metrics) error { return m.forget(addrs) })
+}
+
+// measured calls note with each address that TCP has metrics of.
+func (t *Table) measured(note func(netip.Addr)) error {
+	return t.withMetrics("listing TCP's metrics", func(m *metrics) error { return m.addrs(note) })
+}
+
+// withMetrics calls do with TCP's metrics, unless the kernel keeps none or keeps them from us.
+func (t *Table) withMetrics(doing string, do func(*metrics) error) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	err := t.ready()
+	if err != nil && !errors.Is(err, kernel.ErrUnsupported) {
+		return err
+	}
 	if t.tcp == nil {
 		return nil
 	}
-	err := t.tcp.forget(addrs)
+	err = do(t.tcp)
 	if err == nil {
 		return nil
 	}
@@ -92,7 +128,7 @@ func (t *Table) forgetMetrics(addrs []netip.Addr) error {
 		return nil // t.tcp stays nil, so later calls do not ask again
 	}
 	t.broken() // the next call opens all sockets anew
-	return kernel.Classify(fmt.Errorf("deleting TCP's metrics of addresses: %w", err))
+	return kernel.Classify(fmt.Errorf("%s: %w", doing, err))
 }
 
 func (m *metrics) close() {

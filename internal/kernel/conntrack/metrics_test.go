@@ -5,10 +5,12 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+
+	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -17,30 +19,10 @@ import (
 // metrics of the other machine stay.
 func TestForgetMetrics(t *testing.T) {
 	table := open(t)
-	there := nettest.Node(t)
-	for _, command := range []string{
-		"ip link add met0 type veth peer name eth0 netns " + filepath.Base(there.Ref().Path),
-		"ip addr add 192.0.2.1/24 dev met0", "ip addr add 2001:db8::1/64 dev met0 nodad", "ip link set met0 up",
-	} {
-		nettest.Run(t, nil, command)
-	}
-	t.Cleanup(func() { nettest.Run(t, nil, "ip link del met0") })
 	addrs := []string{"192.0.2.2", "192.0.2.3", "2001:db8::2", "2001:db8::3"}
-	nettest.Run(t, there, "ip link set eth0 up")
+	there := peers(t, addrs...)
 	for _, a := range addrs {
-		bits := map[bool]string{true: "/64 nodad", false: "/24"}[strings.Contains(a, ":")]
-		nettest.Run(t, there, "ip addr add "+strings.Replace(bits, "/", a+"/", 1)+" dev eth0")
-	}
-	remembered := func(a string) bool {
-		out, err := exec.Command(nettest.Program(t, "ip"), "tcp_metrics", "show", a).CombinedOutput()
-		if err != nil && !strings.Contains(string(out), "No such process") {
-			t.Fatalf("ip tcp_metrics: %v: %s", err, out)
-		}
-		return strings.Contains(string(out), "rtt")
-	}
-	for _, a := range addrs {
-		speak(t, nettest.Serve(t, there, "tcp", net.JoinHostPort(a, "0")))
-		nettest.Eventually(t, "TCP to remember "+a, func() bool { return remembered(a) })
+		speak(t, there, a)
 	}
 
 	forget := []netip.Addr{netip.MustParseAddr("192.0.2.2")}
@@ -55,21 +37,48 @@ func TestForgetMetrics(t *testing.T) {
 		return
 	}
 	for i, a := range addrs {
-		if got, want := remembered(a), i%2 == 1; got != want {
+		if got, want := remembered(t, a), i%2 == 1; got != want {
 			t.Errorf("TCP remembers %s: %v, want %v", a, got, want)
 		}
 	}
 }
 
-// speak talks with a Serve, and lets it end the connection first. Otherwise the TCP of this end would
-// remember nothing yet.
-func speak(t *testing.T, to netip.AddrPort) {
+// Named returns the addresses that TCP has metrics of, although no entry names them and the node has no
+// connection to them.
+func TestNamedMetrics(t *testing.T) {
+	table := open(t)
+	addrs := []string{"192.0.2.2", "192.0.2.3", "2001:db8::2", "2001:db8::3"}
+	there := peers(t, addrs...)
+	for _, a := range addrs {
+		speak(t, there, a)
+	}
+	must(t, netlink.ConntrackTableFlush(netlink.ConntrackTable))
+	if all := entries(t); all != "" {
+		t.Fatalf("connection tracking has entries:\n%s", all)
+	}
+	wantNamed(t, table, []string{"192.0.2.2", "2001:db8::2"}, "192.0.2.2", "192.0.2.5", "2001:db8::2")
+}
+
+// speak talks with a machine's address until TCP remembers the address. The machine ends the connection
+// first: otherwise the TCP of this end would remember nothing yet.
+func speak(t *testing.T, there *ns.Netns, addr string) {
 	t.Helper()
-	c, err := net.Dial("tcp", to.String())
+	c, err := net.Dial("tcp", nettest.Serve(t, there, "tcp", net.JoinHostPort(addr, "0")).String())
 	must(t, err)
-	defer c.Close()
 	buf := make([]byte, 64)
 	for err == nil {
 		_, err = c.Read(buf)
 	}
+	c.Close()
+	nettest.Eventually(t, "TCP to remember "+addr, func() bool { return remembered(t, addr) })
+}
+
+// remembered reports whether TCP has metrics of an address.
+func remembered(t *testing.T, addr string) bool {
+	t.Helper()
+	out, err := exec.Command(nettest.Program(t, "ip"), "tcp_metrics", "show", addr).CombinedOutput()
+	if err != nil && !strings.Contains(string(out), "No such process") {
+		t.Fatalf("ip tcp_metrics: %v: %s", err, out)
+	}
+	return strings.Contains(string(out), "rtt")
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel"
 )
 
-// This file ends the node's own TCP connections (include/uapi/linux/sock_diag.h and
+// This file lists and ends the node's own TCP connections (include/uapi/linux/sock_diag.h and
 // inet_diag.h). If a program of the node has sent something that a pod did not
 // acknowledge, the kernel repeats the packet for a quarter of an hour, and another pod may have the
 // address by then.
@@ -38,6 +38,7 @@ const (
 	// Each operation says how many bytes to go forward if it is true and if it is false. Going to the
 	// filter's end chooses the socket; going 4 bytes beyond the end does not.
 	attrFilter = 1
+	opAny      = 0 // INET_DIAG_BC_NOP: always true
 	opJump     = 1 // INET_DIAG_BC_JMP: always false
 	opPeer     = 8 // INET_DIAG_BC_D_COND, with a struct inet_diag_hostcond
 	opSize     = 4
@@ -56,6 +57,21 @@ const (
 //
 //	ss -K dst ADDR
 func (t *Table) endSockets(among map[netip.Addr]bool) error {
+	return t.withSockets("ending TCP connections", func(s *socket) error { return s.endSockets(among) })
+}
+
+// peers calls note with the peer of each TCP connection that endSockets would end.
+//
+//	ss -t
+func (t *Table) peers(note func(netip.Addr)) error {
+	return t.withSockets("listing TCP connections", func(s *socket) error {
+		all := op(opAny, opSize, opSize+4)
+		return s.connections(all, all, func(answer []byte) { note(peer(answer)) })
+	})
+}
+
+// withSockets calls do with the socket that lists and ends TCP connections, unless the kernel can do neither.
+func (t *Table) withSockets(doing string, do func(*socket) error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	err := t.ready()
@@ -65,13 +81,13 @@ func (t *Table) endSockets(among map[netip.Addr]bool) error {
 	if t.sockets == nil {
 		return nil
 	}
-	err = t.sockets.endSockets(among)
+	err = do(t.sockets)
 	if err == nil {
 		return nil
 	}
 	t.sockets.Close()
 	t.sockets = nil
-	err = kernel.Classify(fmt.Errorf("ending TCP connections: %w", err))
+	err = kernel.Classify(fmt.Errorf("%s: %w", doing, err))
 	if errors.Is(err, kernel.ErrUnsupported) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EPERM) {
 		// The kernel has no INET_DIAG_DESTROY or no module tcp_diag (ENOENT), or we are root
 		// in a user namespace only. t.sockets stays nil, so later calls do not ask again.
@@ -83,21 +99,44 @@ func (t *Table) endSockets(among map[netip.Addr]bool) error {
 
 func (s *socket) endSockets(among map[netip.Addr]bool) error {
 	var found [][]byte // family and id of each socket to end
-	note := func(answer []byte) error {
-		if len(answer) >= answerSize && endable(answer) && among[peer(answer)] {
+	near4, near6 := near(among, netip.Addr.Is4), near(among, netip.Addr.Is6)
+	filter6 := either(near4, near6) // an IPv6 socket may have an IPv4 peer
+	err := s.connections(near4, filter6, func(answer []byte) {
+		if among[peer(answer)] {
 			found = append(found, slices.Concat(answer[:1], answer[answerID:answerID+idSize]))
+		}
+	})
+	if err != nil {
+		return err
+	}
+	b := s.batch()
+	for _, f := range found {
+		if !b.begin(destroySocket, f[0], requestSize) {
+			if err := b.flush(); err != nil {
+				return err
+			}
+			b.begin(destroySocket, f[0], requestSize)
+		}
+		b.request(0, f[1:])
+		b.end()
+	}
+	return b.flush()
+}
+
+// connections calls each with an answer of the kernel for each endable socket that a family's filter
+// chooses. A nil filter chooses none.
+func (s *socket) connections(filter4, filter6 []byte, each func(answer []byte)) error {
+	note := func(answer []byte) error {
+		if len(answer) >= answerSize && endable(answer) {
+			each(answer)
 		}
 		return nil
 	}
 	b := s.batch()
-	near4, near6 := near(among, netip.Addr.Is4), near(among, netip.Addr.Is6)
 	for _, look := range []struct {
 		family byte
 		filter []byte
-	}{
-		{unix.AF_INET, near4},
-		{unix.AF_INET6, either(near4, near6)}, // an IPv6 socket may have an IPv4 peer
-	} {
+	}{{unix.AF_INET, filter4}, {unix.AF_INET6, filter6}} {
 		if look.filter == nil {
 			continue
 		}
@@ -111,17 +150,7 @@ func (s *socket) endSockets(among map[netip.Addr]bool) error {
 		}
 		b.out = b.out[:0]
 	}
-	for _, f := range found {
-		if !b.begin(destroySocket, f[0], requestSize) {
-			if err := b.flush(); err != nil {
-				return err
-			}
-			b.begin(destroySocket, f[0], requestSize)
-		}
-		b.request(0, f[1:])
-		b.end()
-	}
-	return b.flush()
+	return nil
 }
 
 // request completes the message that begin has begun last: it sets the protocol in the first four

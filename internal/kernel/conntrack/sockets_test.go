@@ -14,15 +14,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
 // peers makes a machine that the node reaches, with some addresses.
-func peers(t testing.TB, addrs ...string) {
+func peers(t testing.TB, addrs ...string) (there *ns.Netns) {
 	t.Helper()
-	there := nettest.Node(t)
+	there = nettest.Node(t)
 	nettest.Run(t, nil, "ip link add sock0 type veth peer name eth0 netns "+filepath.Base(there.Ref().Path))
 	t.Cleanup(func() { nettest.Run(t, nil, "ip link del sock0") })
 	for _, command := range []string{"ip addr add 192.0.2.1/24 dev sock0", "ip addr add 2001:db8::1/64 dev sock0 nodad", "ip link set sock0 up"} {
@@ -34,6 +36,30 @@ func peers(t testing.TB, addrs ...string) {
 		nettest.Run(t, there, "ip addr add "+a+bits+" dev eth0")
 	}
 	nettest.Accept(t, there, "tcp", ":7000", func(c net.Conn) { t.Cleanup(func() { c.Close() }) })
+	return there
+}
+
+// dial connects to port 7000 of an address of peers.
+func dial(t testing.TB, to string) net.Conn {
+	t.Helper()
+	c, err := net.DialTimeout("tcp", net.JoinHostPort(to, "7000"), nettest.Deadline)
+	must(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// mapped is dial with an IPv6 socket that has an IPv4 peer.
+func mapped(t testing.TB, to string) net.Conn {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	must(t, err)
+	f := os.NewFile(uintptr(fd), "socket")
+	defer f.Close()
+	must(t, unix.Connect(fd, &unix.SockaddrInet6{Port: 7000, Addr: netip.MustParseAddr("::ffff:" + to).As16()}))
+	c, err := net.FileConn(f)
+	must(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
 }
 
 // The node has connections of each sort to some addresses. Forget ends the connections to the addresses
@@ -41,27 +67,10 @@ func peers(t testing.TB, addrs ...string) {
 func TestForgetEndsConnections(t *testing.T) {
 	table := open(t)
 	peers(t, "192.0.2.2", "192.0.2.3", "2001:db8::2", "2001:db8::3")
-	dial := func(to string) net.Conn {
-		c, err := net.DialTimeout("tcp", net.JoinHostPort(to, "7000"), nettest.Deadline)
-		must(t, err)
-		t.Cleanup(func() { c.Close() })
-		return c
-	}
-	mapped := func(to string) net.Conn { // an IPv6 socket with an IPv4 peer
-		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-		must(t, err)
-		f := os.NewFile(uintptr(fd), "socket")
-		defer f.Close()
-		must(t, unix.Connect(fd, &unix.SockaddrInet6{Port: 7000, Addr: netip.MustParseAddr("::ffff:" + to).As16()}))
-		c, err := net.FileConn(f)
-		must(t, err)
-		t.Cleanup(func() { c.Close() })
-		return c
-	}
-	half := dial("192.0.2.2")
+	half := dial(t, "192.0.2.2")
 	must(t, half.(*net.TCPConn).CloseWrite())
-	meant := []net.Conn{dial("192.0.2.2"), mapped("192.0.2.2"), dial("2001:db8::2"), dial("192.0.2.2"), half}
-	others := []net.Conn{dial("192.0.2.3"), mapped("192.0.2.3"), dial("2001:db8::3")}
+	meant := []net.Conn{dial(t, "192.0.2.2"), mapped(t, "192.0.2.2"), dial(t, "2001:db8::2"), dial(t, "192.0.2.2"), half}
+	others := []net.Conn{dial(t, "192.0.2.3"), mapped(t, "192.0.2.3"), dial(t, "2001:db8::3")}
 	// Two connections that wait for an answer which never comes.
 	nettest.Run(t, nil, "ip neigh add 192.0.2.9 lladdr 02:00:00:00:00:99 dev sock0")
 	nettest.Run(t, nil, "ip neigh add 192.0.2.10 lladdr 02:00:00:00:00:99 dev sock0")
@@ -122,6 +131,22 @@ func TestForgetEndsConnections(t *testing.T) {
 	}
 }
 
+// Named returns the peers of the node's TCP connections, although no entry names them.
+func TestNamedPeers(t *testing.T) {
+	table := open(t)
+	// No other test has these addresses, of which TCP would have metrics.
+	peers(t, "192.0.2.22", "192.0.2.23", "192.0.2.24", "192.0.2.25", "2001:db8::22", "2001:db8::23")
+	for _, to := range []string{"192.0.2.22", "192.0.2.22", "192.0.2.23", "2001:db8::22", "2001:db8::23"} {
+		dial(t, to)
+	}
+	mapped(t, "192.0.2.24")
+	must(t, netlink.ConntrackTableFlush(netlink.ConntrackTable))
+	if all := entries(t); all != "" {
+		t.Fatalf("connection tracking has entries:\n%s", all)
+	}
+	wantNamed(t, table, []string{"192.0.2.22", "192.0.2.24", "2001:db8::22"}, "192.0.2.22", "192.0.2.24", "192.0.2.25", "2001:db8::22")
+}
+
 // One call ends more connections than fit into one message.
 func TestForgetEndsManyConnections(t *testing.T) {
 	table := open(t)
@@ -162,6 +187,12 @@ func BenchmarkForgetSockets(b *testing.B) {
 					}
 				})
 			}
+			b.Run("Named", func(b *testing.B) {
+				for b.Loop() {
+					_, err := table.Named(func(netip.Addr) bool { return false })
+					must(b, err)
+				}
+			})
 		})
 	}
 }
