@@ -13,6 +13,32 @@ func (h *Helper) Pid() int {
 	return h.life.cmd.Process.Pid
 }
 
+// Probes returns how many probes the process has answered.
+func (h *Helper) Probes() uint64 {
+	h.mu.Lock()
+	l := h.life
+	h.mu.Unlock()
+	if l == nil {
+		return 0
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.heard
+}
+
+// Asking reports whether a timer runs for the next probe. It stops the timer.
+func (h *Helper) Asking() bool {
+	h.mu.Lock()
+	l := h.life
+	h.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.asking.Stop()
+}
+
+// ErrLost is Send's error for a message of which nobody knows what became of it.
+var ErrLost = errLost
+
 // Unable has this program be no helper until back is called.
 func Unable() (back func()) {
 	able = false

@@ -20,7 +20,8 @@ const Name = "berthd-helper"
 
 // patience is how long the helper may take to receive a message. Then Send takes the helper for stopped or
 // dead, and kills it. A helper that was killed while the kernel does not answer one of its calls looks as if
-// it still ran.
+// it still ran. While the kernel has not answered, the helper is asked every patience whether it still
+// receives messages.
 var patience = 10 * time.Second // a test has less
 
 // tries is how many processes Send asks to write a message before it writes the message itself.
@@ -47,7 +48,7 @@ type Helper struct {
 // message asks for. The kernel's answer is in the socket then. The caller must not close the socket before.
 //
 // If no helper process can be started, or none receives the message, Send writes the message itself. If the
-// process ends after it has received the message, Send returns an error, and nobody knows whether the kernel
+// process ends or is stopped after it has received the message, Send returns an error, and nobody knows whether the kernel
 // has done what the message asks for. After Close, Send returns os.ErrClosed.
 func (h *Helper) Send(socket int, message []byte) error {
 	var why error

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -42,6 +43,15 @@ func deleter(t *testing.T) (*helper.Helper, *rtnl.Conn) {
 		must(t, c.Close())
 	})
 	return h, c
+}
+
+// patience has helpers be as quick as p until the test's end. A busy machine is to let a helper that
+// runs answer in this time.
+func patience(t *testing.T, p time.Duration) {
+	t.Helper()
+	before := *helper.Patience
+	*helper.Patience = p
+	t.Cleanup(func() { *helper.Patience = before })
 }
 
 // link makes a link, whose other end is a pod's eth0, up.
@@ -107,8 +117,7 @@ func TestDelete(t *testing.T) {
 // A program uses a link that the helper has deleted. The next link is deleted all the same, although the
 // helper is killed and cannot end.
 func TestKilledWhileTheKernelWaits(t *testing.T) {
-	*helper.Patience = 200 * time.Millisecond
-	t.Cleanup(func() { *helper.Patience = 10 * time.Second })
+	patience(t, time.Second)
 	h, c := deleter(t)
 	h.Unhelped = nil // on a busy machine the next helper may be late, too
 	l, use := link(t, c, "held")
@@ -133,11 +142,120 @@ func TestKilledWhileTheKernelWaits(t *testing.T) {
 	<-lingers
 }
 
+// Somebody stops the helper, or kills it, while the kernel does not answer the deletion of a link that a
+// program uses. Until then the helper is left alone. Then the deletion's end is told, although no other
+// message is sent.
+func TestLostWhileTheKernelWaits(t *testing.T) {
+	patience(t, time.Second)
+	for _, signal := range []unix.Signal{unix.SIGSTOP, unix.SIGKILL} {
+		h, c := deleter(t)
+		l, use := link(t, c, "held")
+		letGo := use()
+		lingers := remove(t, c, l)
+		if lingers == nil {
+			t.Fatal("the kernel has answered")
+		}
+		nettest.Eventually(t, "the helper answers probes", func() bool { return h.Probes() >= 2 || closed(lingers) })
+		if closed(lingers) {
+			t.Fatal("a helper that receives messages was killed")
+		}
+		first := h.Pid()
+		tell(t, first, signal)
+		nettest.Eventually(t, "the deletion's end", func() bool { return closed(lingers) })
+		nettest.Eventually(t, "the helper is killed", func() bool {
+			s := state(first)
+			return s == "Z" || s == "D"
+		})
+		letGo()
+		nettest.Eventually(t, "the helper is gone", func() bool { return state(first) == "" })
+	}
+}
+
+// tell sends a signal to each thread of a process. If the process has the signal, its first thread gets it.
+// This one may be the one that the kernel keeps waiting, and the others would never hear of a SIGSTOP.
+func tell(t *testing.T, pid int, signal unix.Signal) {
+	t.Helper()
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	must(t, err)
+	for _, thread := range threads {
+		tid, err := strconv.Atoi(thread.Name())
+		must(t, err)
+		if err := unix.Tgkill(pid, tid, signal); err != nil && !errors.Is(err, unix.ESRCH) { // it has ended
+			t.Fatal(err)
+		}
+	}
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// stuck sends a message by a helper to a socket that is full. The channel has what Send returns. read makes
+// room in the socket.
+func stuck(t *testing.T, h *helper.Helper) (sent <-chan error, read func()) {
+	t.Helper()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	must(t, err)
+	t.Cleanup(func() { must(t, errors.Join(unix.Close(pair[0]), unix.Close(pair[1]))) })
+	full := make([]byte, 4096)
+	for err == nil {
+		_, err = unix.SendmsgN(pair[0], full, nil, nil, unix.MSG_DONTWAIT)
+	}
+	if !errors.Is(err, unix.EAGAIN) {
+		t.Fatal(err)
+	}
+	result := make(chan error, 1)
+	go func() { result <- h.Send(pair[0], full) }()
+	return result, func() {
+		for err := error(nil); err == nil; {
+			_, _, err = unix.Recvfrom(pair[1], full, unix.MSG_DONTWAIT)
+		}
+	}
+}
+
+// A system call takes several times as long as the helper may take to receive a message. The helper is
+// asked whether it still receives messages, and is left alone until it is stopped. When no call waits, it is
+// not asked.
+func TestAsked(t *testing.T) {
+	patience(t, 300*time.Millisecond)
+	h := &helper.Helper{Unhelped: func(err error) { t.Error("no helper: ", err) }}
+	t.Cleanup(h.Close)
+
+	sent, read := stuck(t, h)
+	nettest.Eventually(t, "the helper answers probes", func() bool { return h.Probes() >= 4 || len(sent) != 0 })
+	first := h.Pid()
+	if len(sent) != 0 {
+		t.Fatalf("a call that takes its time: %v", <-sent)
+	}
+	read()
+	must(t, <-sent)
+	if h.Asking() {
+		t.Error("the helper is asked although it owes nothing")
+	}
+
+	probes := h.Probes()
+	sent, _ = stuck(t, h)
+	nettest.Eventually(t, "the helper answers a probe", func() bool { return h.Probes() > probes })
+	if h.Pid() != first {
+		t.Error("a helper that receives messages was killed")
+	}
+	must(t, unix.Kill(first, unix.SIGSTOP))
+	nettest.Eventually(t, "the end of a stopped helper's call", func() bool { return len(sent) != 0 })
+	if err := <-sent; !errors.Is(err, helper.ErrLost) {
+		t.Errorf("a stopped helper's call: %v", err)
+	}
+	nettest.Eventually(t, "the stopped helper is gone", func() bool { return state(first) == "" })
+}
+
 // Somebody stops the helper, or kills it. A later deletion kills what is left of it, and is made all the
 // same: by another helper or, if this one is late as well, by the program itself.
 func TestStoppedOrKilled(t *testing.T) {
-	*helper.Patience = 200 * time.Millisecond
-	t.Cleanup(func() { *helper.Patience = 10 * time.Second })
+	patience(t, 200*time.Millisecond)
 	for _, signal := range []unix.Signal{unix.SIGSTOP, unix.SIGKILL} {
 		h, c := deleter(t)
 		h.Unhelped = nil

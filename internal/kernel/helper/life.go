@@ -23,9 +23,12 @@ type life struct {
 	ended chan struct{} // closed when nobody hears the process any more
 	dead  chan struct{} // closed when the process has ended
 
-	mu    sync.Mutex
-	last  uint64
-	calls map[uint64]*call // by their numbers
+	mu     sync.Mutex
+	last   uint64
+	calls  map[uint64]*call // by their numbers
+	asking *time.Timer      // runs ask, while calls wait
+	probes uint64           // how many the process was sent
+	heard  uint64           // how many of them it has answered
 }
 
 // call is a message that the process was sent.
@@ -73,16 +76,8 @@ func connOf(f *os.File) (*net.UnixConn, error) {
 // send has the process write a message to a socket, and returns when that is done.
 func (l *life) send(socket int, message []byte) error {
 	c := &call{taken: make(chan struct{}), result: make(chan syscall.Errno, 1)}
-	l.mu.Lock()
-	l.last++
-	number := l.last
-	l.calls[number] = c
-	l.mu.Unlock()
-	defer func() {
-		l.mu.Lock()
-		delete(l.calls, number)
-		l.mu.Unlock()
-	}()
+	number := l.enter(c)
+	defer l.drop(number)
 	late := time.NewTimer(patience)
 	defer late.Stop()
 	_ = l.conn.SetWriteDeadline(time.Now().Add(patience)) // a connection that is closed fails below
@@ -116,6 +111,55 @@ func (l *life) send(socket int, message []byte) error {
 	return nil
 }
 
+// enter gives a call its number. While calls wait, the process is asked whether it still reads.
+func (l *life) enter(c *call) (number uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last++
+	l.calls[l.last] = c
+	if len(l.calls) == 1 {
+		l.asking = time.AfterFunc(patience, l.ask)
+	}
+	return l.last
+}
+
+// drop forgets a call.
+func (l *life) drop(number uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.calls, number)
+	if len(l.calls) == 0 {
+		l.asking.Stop()
+	}
+}
+
+// ask sends the process a probe every patience while calls wait, and ends the process if it has not
+// answered the last one. The kernel may take any time for a call, but a process that has been stopped since
+// it took the call looks the same: only the probe tells them apart.
+func (l *life) ask() {
+	l.mu.Lock()
+	waits, silent := len(l.calls) > 0, l.heard < l.probes
+	if waits && !silent {
+		l.probes++
+		l.asking.Reset(patience)
+	}
+	l.mu.Unlock()
+	switch {
+	case !waits:
+		return
+	case silent:
+		l.end()
+		return
+	}
+	// The socket of a stopped process may be full. No lock is held here, so that the next ask comes
+	// meanwhile and ends this write. The deadline is for the case that all calls have returned by then;
+	// without it, the one that the last send has left would count.
+	_ = l.conn.SetWriteDeadline(time.Now().Add(patience))
+	if _, err := l.conn.Write(asked(probe, nil)); err != nil {
+		l.end()
+	}
+}
+
 // hear reads what the process says, until the process ends.
 func (l *life) hear() {
 	defer l.end()
@@ -131,9 +175,12 @@ func (l *life) hear() {
 		}
 		l.mu.Lock()
 		c := l.calls[number]
+		if number == probe {
+			l.heard++
+		}
 		l.mu.Unlock()
 		switch {
-		case c == nil: // its caller has given up
+		case c == nil: // a probe, or a call whose caller has given up
 		case errno == taken:
 			close(c.taken)
 		default:

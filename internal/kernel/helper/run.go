@@ -23,6 +23,10 @@ const (
 	// taken, in an errno's place, says that the process has received a message.
 	taken = syscall.Errno(1 << 31)
 
+	// probe is the number of a message without bytes and without a descriptor, by which the daemon asks
+	// whether the process still reads. The answer is taken. The other messages' numbers begin at 1.
+	probe = 0
+
 	numberSize = 8
 	answerSize = numberSize + 4
 )
@@ -60,13 +64,19 @@ func serve(conn *net.UnixConn) {
 		if err != nil {
 			return
 		}
-		socket, ok := received(rights[:oob])
-		if n < numberSize || !ok {
+		if n < numberSize {
 			return
 		}
 		number, message := binary.NativeEndian.Uint64(buf), append([]byte(nil), buf[numberSize:n]...)
+		socket, ok := received(rights[:oob])
+		if !ok && number != probe {
+			return
+		}
 		if _, err := conn.Write(answer(number, taken)); err != nil {
 			return
+		}
+		if number == probe {
+			continue
 		}
 		go func() {
 			defer unix.Close(socket)
