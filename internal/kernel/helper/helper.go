@@ -48,8 +48,8 @@ type Helper struct {
 // message asks for. The kernel's answer is in the socket then. The caller must not close the socket before.
 //
 // If no helper process can be started, or none receives the message, Send writes the message itself. If the
-// process ends or is stopped after it has received the message, Send returns an error, and nobody knows whether the kernel
-// has done what the message asks for. After Close, Send returns os.ErrClosed.
+// process ends or is stopped after it has received the message, Send returns an error, and nobody knows
+// whether the kernel has done what the message asks for. After Close, Send returns os.ErrClosed.
 func (h *Helper) Send(socket int, message []byte) error {
 	var why error
 	for range tries {
