@@ -59,10 +59,10 @@ func (d *Drain) meant(r deletions.Record) []*attachment.Entry {
 
 // Going reports whether a deletion of an attachment waits, in the queue or in a request (Asked): a pod
 // that a plugin has cut off must not get its network back before the deletion is done, and a pod whose
-// plugin has found nothing to cut off must not get a network. If the look at the folder fails when something new may
-// be in the folder (Quiet, Watched), Going returns why. If nothing new can be there, a link that others have
-// set down does not wait for the folder, whatever the reason, such as a folder that hangs or that
-// belongs to somebody else.
+// plugin has found nothing to cut off must not get a network. If the look at the folder fails when
+// something new may be in the folder (Quiet, Watched), Going returns why. If nothing new can be there, a
+// link that others have set down does not wait for the folder, whatever the reason, such as a folder that
+// hangs or that belongs to somebody else.
 func (d *Drain) Going(id hold.ID) (bool, error) {
 	if _, asked := d.requested.Load(id); asked {
 		return true, nil

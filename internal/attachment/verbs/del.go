@@ -154,8 +154,9 @@ func (v *Verbs) matching(f api.Filter) []*attachment.Entry {
 func unasked([]hold.ID) (answered func(error)) { return func(error) {} }
 
 // release promises the release of the attachments that find returns, with ops in the same
-// commit, and returns their ids. It calls ask (drain.Asked) with the ids before that. If a repeated ADD has been answered with one of them since
-// find looked, release calls find again: that ADD may have begun after the deletion.
+// commit, and returns their ids. It calls ask (drain.Asked) with the ids before that. If a repeated ADD
+// has been answered with one of them since find looked, release calls find again: that ADD may have begun
+// after the deletion.
 func (v *Verbs) release(ctx context.Context, ask func([]hold.ID) func(error), find func() []*attachment.Entry, ops ...ledger.Op) ([]hold.ID, error) {
 	for {
 		var ids []hold.ID
