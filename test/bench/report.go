@@ -82,9 +82,10 @@ otherwise. A time is all that a runtime waits for, execs and libcni's cache incl
 ` + "`berth+wait`" + ` is Berth with ` + "`\"wait\": true`" + `: DEL answers when the link is gone, as the other
 plugins' DEL does. "Agent's CPU" is the agent's processor time, in user and in kernel, divided by the
 number of calls; a DEL's is until the links are gone. "Plugins' CPU" is that of the plugins' processes.
-A target in ms, or in things a second, says something about a machine like the one that set it. So
-such a target has a second row, with the same figure as a ratio to something in the same run: to
-the processor time of a bare plugin, to the kernel alone (test/bench/pace.go), to a Go map. The fastest plugin known, kindnet's (ADD 5.7 ms and DEL 28 ms on such a
+A target in ms, or in things a second, says something about a machine like the one that set it. Where
+that is fairer, such a target has a second row, with the same figure as a ratio to something in the same
+run: to the processor time of a bare plugin, to the kernel alone (test/bench/pace.go), to a node with as
+many network namespaces, to a Go map. The fastest plugin known, kindnet's (ADD 5.7 ms and DEL 28 ms on such a
 machine), is missing, because the Go module proxy does not have it.
 
 `

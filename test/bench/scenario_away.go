@@ -107,6 +107,10 @@ func (b *bench) queued(ctx context.Context, count int) error {
 	if err != nil {
 		return err
 	}
+	alone, err := b.pace(ps[:min(count, 8*messageLinks)], "on a node without pods' links")
+	if err != nil {
+		return err
+	}
 	var serving, gone, cpu series
 	for round := range b.pick(5, 2) {
 		b.say("away, round %d: a start with %d queued deletions", round+1, count)
@@ -121,6 +125,8 @@ func (b *bench) queued(ctx context.Context, count int) error {
 	t.row(fmt.Sprint(count), fmt.Sprint(len(gone)), fmt.Sprintf("%.3f", median(serving).Seconds()),
 		fmt.Sprintf("%.3f", median(gone).Seconds()), gone.span(), num(median(cpu)))
 	b.report.atMost(fmt.Sprintf("start with %d queued deletions, until the last link is gone", count), median(gone).Seconds(), 0.8, "s")
+	b.report.atMost(fmt.Sprintf("start with %d queued deletions, until the last link is gone / by the kernel alone", count),
+		median(gone).Seconds()*alone.deletes()/float64(count), 1.5, "x")
 	return nil
 }
 

@@ -79,7 +79,7 @@ func (b *bench) scaleBerth(ctx context.Context, t *table, levels []int) error {
 		}
 		atLevel = append(atLevel, f)
 	}
-	alone, err := b.pace(ps[:spare])
+	alone, err := b.pace(ps[:spare], fmt.Sprintf("on a node with %d attachments", top))
 	if err != nil {
 		return err
 	}
@@ -90,10 +90,11 @@ func (b *bench) scaleBerth(ctx context.Context, t *table, levels []int) error {
 		return err
 	}
 	title := fmt.Sprintf("%d, and the namespaces of %d", levels[0], top)
-	if _, err := b.level(ctx, t, n, title); err != nil {
+	alike, err := b.level(ctx, t, n, title)
+	if err != nil {
 		return err
 	}
-	b.judgeLevels(levels, atLevel)
+	b.judgeLevels(levels, atLevel, alike)
 	if _, err := b.agent.detach(ctx, busy[:levels[0]]); err != nil {
 		return err
 	}
@@ -149,11 +150,14 @@ func (n *network) pairs(ctx context.Context, ps []*pod) (add, del time.Duration,
 	return percentile(adds, 50), percentile(dels, 50), nil
 }
 
-// judgeLevels compares the fullest node with the emptiest.
-func (b *bench) judgeLevels(levels []int, at []levelFigures) {
+// judgeLevels compares the fullest node with the emptiest, and with one that has as many network namespaces
+// (alike): these alone make the kernel slower.
+func (b *bench) judgeLevels(levels []int, at []levelFigures, alike levelFigures) {
 	first, last, top := at[0], at[len(at)-1], levels[len(levels)-1]
 	slower := float64(median(last.add)-median(first.add)) / 1e6
 	b.report.atMost(fmt.Sprintf("ADD p50 with %d attachments, above ADD p50 with %d", top, levels[0]), slower, 0.5, "ms")
+	b.report.atMost(fmt.Sprintf("ADD p50 with %d attachments / with %d, and the namespaces of %d", top, levels[0], top),
+		float64(median(last.add))/float64(median(alike.add)), 1.1, "x")
 	b.report.atMost(fmt.Sprintf("DEL p50 with %d attachments / with %d", top, levels[0]),
 		float64(median(last.del))/float64(median(first.del)), 1.1, "x")
 	if b.network(floorName) != nil {

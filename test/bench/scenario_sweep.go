@@ -31,7 +31,7 @@ func sweep(ctx context.Context, b *bench) error {
 	}
 	t := b.report.section("Sweeps and audits that find no difference",
 		"attachments", "what runs", "CPU ms, median", "least-greatest ms", "change of a link: p50 ms", "p99 ms", "longest in a second, median", "least-greatest ms")
-	alone, err := b.pace(nil)
+	alone, err := b.pace(nil, "")
 	if err != nil {
 		return err
 	}
