@@ -26,6 +26,14 @@ func (h *Helper) Probes() uint64 {
 	return l.heard
 }
 
+// Over reports whether nobody hears the process any more.
+func (h *Helper) Over() bool {
+	h.mu.Lock()
+	l := h.life
+	h.mu.Unlock()
+	return l.over()
+}
+
 // Asking reports whether a timer runs for the next probe. It stops the timer.
 func (h *Helper) Asking() bool {
 	h.mu.Lock()
@@ -36,8 +44,8 @@ func (h *Helper) Asking() bool {
 	return l.asking.Stop()
 }
 
-// ErrLost is Send's error for a message of which nobody knows what became of it.
-var ErrLost = errLost
+// LostError is Send's error for a message of which nobody knows what became of it.
+type LostError = lostError
 
 // Unable has this program be no helper until back is called.
 func Unable() (back func()) {

@@ -27,10 +27,18 @@ var patience = 10 * time.Second // a test has less
 // tries is how many processes Send asks to write a message before it writes the message itself.
 const tries = 2
 
-var (
-	errLost    = errors.New("the helper process has ended, and has not said whether the kernel has done this")
-	errUntaken = errors.New("the helper process has not received this")
-)
+var errUntaken = errors.New("the helper process has not received this")
+
+// lostError says that the helper process has ended, or does not answer, and has not said whether the kernel
+// has done what a message asks for.
+type lostError struct{ over <-chan struct{} }
+
+func (e *lostError) Error() string {
+	return "the helper process has ended, and has not said whether the kernel has done this"
+}
+
+// Over returns a channel that is closed when the kernel is no longer at the call (rtnl.Sender).
+func (e *lostError) Over() <-chan struct{} { return e.over }
 
 // Helper starts a helper process when it is needed. Its methods may be called concurrently.
 type Helper struct {

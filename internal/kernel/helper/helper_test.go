@@ -143,8 +143,8 @@ func TestKilledWhileTheKernelWaits(t *testing.T) {
 }
 
 // Somebody stops the helper, or kills it, while the kernel does not answer the deletion of a link that a
-// program uses. Until then the helper is left alone. Then the deletion's end is told, although no other
-// message is sent.
+// program uses. Until then the helper is left alone. Then it is killed, although no other message is sent.
+// The deletion has not ended before the kernel has answered.
 func TestLostWhileTheKernelWaits(t *testing.T) {
 	patience(t, time.Second)
 	for _, signal := range []unix.Signal{unix.SIGSTOP, unix.SIGKILL} {
@@ -161,13 +161,17 @@ func TestLostWhileTheKernelWaits(t *testing.T) {
 		}
 		first := h.Pid()
 		tell(t, first, signal)
-		nettest.Eventually(t, "the deletion's end", func() bool { return closed(lingers) })
+		nettest.Eventually(t, "the helper is lost", h.Over)
 		nettest.Eventually(t, "the helper is killed", func() bool {
 			s := state(first)
 			return s == "Z" || s == "D"
 		})
+		if closed(lingers) {
+			t.Error("the deletion has ended, and the kernel has not answered")
+		}
 		letGo()
 		nettest.Eventually(t, "the helper is gone", func() bool { return state(first) == "" })
+		<-lingers
 	}
 }
 
@@ -246,7 +250,7 @@ func TestAsked(t *testing.T) {
 	}
 	must(t, unix.Kill(first, unix.SIGSTOP))
 	nettest.Eventually(t, "the end of a stopped helper's call", func() bool { return len(sent) != 0 })
-	if err := <-sent; !errors.Is(err, helper.ErrLost) {
+	if err := <-sent; !errors.As(err, new(*helper.LostError)) {
 		t.Errorf("a stopped helper's call: %v", err)
 	}
 	nettest.Eventually(t, "the stopped helper is gone", func() bool { return state(first) == "" })

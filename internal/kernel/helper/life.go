@@ -102,7 +102,7 @@ func (l *life) send(socket int, message []byte) error {
 		select {
 		case errno = <-c.result: // the last that the process said
 		default:
-			return errLost
+			return &lostError{l.dead}
 		}
 	}
 	if errno != 0 {

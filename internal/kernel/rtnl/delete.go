@@ -43,28 +43,36 @@ func (c *Conn) Delete(r Request, indices ...int) (lingers <-chan struct{}, err e
 	if err != nil {
 		return nil, err
 	}
-	answer, ended := make(chan error, 1), make(chan struct{})
+	answer, lost, ended := make(chan error, 1), make(chan error, 1), make(chan struct{})
 	go func() {
 		defer close(ended)
 		errs, err := s.exchange([]Request{r})
-		if err == nil {
+		broken := err != nil
+		if !broken {
 			err = errs[0]
 			c.deletions.give(s)
-		} else {
-			s.Close()
-			c.deletions.give(nil)
 		}
 		if err != nil {
 			err = kernel.Classify(fmt.Errorf("%s: %w", r.text, err))
+		}
+		if call := (lostCall)(nil); errors.As(err, &call) {
+			lost <- err
+			<-call.Over()
+		}
+		if broken {
+			s.Close()
+			c.deletions.give(nil)
 		}
 		answer <- err
 	}()
 	late := time.NewTicker(prompt)
 	defer late.Stop()
 	for {
+		var unknown error
 		select {
 		case err := <-answer:
 			return nil, err
+		case unknown = <-lost:
 		case <-late.C:
 		}
 		names, err := c.Names(indices...)
@@ -73,14 +81,24 @@ func (c *Conn) Delete(r Request, indices ...int) (lingers <-chan struct{}, err e
 			return ended, nil
 		case errors.Is(err, os.ErrClosed):
 			return ended, err
+		case unknown != nil:
+			return nil, unknown
 		}
 	}
 }
 
 // Sender writes requests to netlink sockets. helper.Helper is one.
 type Sender interface {
-	// Send returns when the kernel has answered the request, by the socket.
+	// Send returns when the kernel has answered the request, by the socket. If it returns earlier, the
+	// error is a lostCall.
 	Send(socket int, request []byte) error
+}
+
+// lostCall is the error of a Sender that does not know any more what becomes of a request. Over is closed
+// when the kernel is no longer at it. Until then the request counts as one that the kernel has not answered.
+type lostCall interface {
+	error
+	Over() <-chan struct{}
 }
 
 // DeleteBy has s send the requests of Delete. It must be called before Delete is. A Conn of Here sends them
