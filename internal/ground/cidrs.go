@@ -65,7 +65,12 @@ func (g *Ground) holdCIDRs(ctx context.Context) map[string]error {
 				if first, lost := g.Pools.First(cidr); lost {
 					rec.First = first.String()
 				}
-				if err := g.holdOne(ctx, rec, CIDRName(cidr), spec); err != nil {
+				_, held := g.Ledger.Holder(CIDRName(cidr))
+				err := g.holdOne(ctx, rec, CIDRName(cidr), spec)
+				if !held { // no route has kept traffic from these addresses, which another program's pods may have had
+					g.Pools.Taint(cidr)
+				}
+				if err != nil {
 					mu.Lock()
 					defer mu.Unlock()
 					failed[pool.Name] = errors.Join(failed[pool.Name], err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -111,35 +110,11 @@ func (g *Ground) Reload(ctx context.Context, c *config.Config) error {
 	if err := g.RefuseOverlaps(c); err != nil {
 		return err
 	}
-	g.forgetNew(c)
 	if err := g.set(c); err != nil {
 		return err
 	}
 	g.SayOverlaps(ctx)
 	return errors.Join(g.keepTable(ctx), g.Hold(ctx), g.giveBack(ctx))
-}
-
-// forgetNew makes the kernel forget what it remembers of the addresses of CIDRs that a configuration brings:
-// no route of a pool has kept traffic from these addresses, and pods may have had them, of this agent when an
-// earlier configuration had the CIDR, or of another program. If it fails, the CIDR is used all the same.
-func (g *Ground) forgetNew(c *config.Config) {
-	held := g.heldCIDRs()
-	fresh := slices.DeleteFunc(prefixes(c.Pools), func(p netip.Prefix) bool {
-		return slices.ContainsFunc(held, func(h heldCIDR) bool { return h.cidr == p })
-	})
-	if len(fresh) == 0 {
-		return
-	}
-	now := g.Clock.Now()
-	addrs, err := g.node.Tracked.Named(func(a netip.Addr) bool { return g.Pools.Unknown(fresh, a, now) })
-	others := g.node.Conn.Reached(addrs)
-	addrs = slices.DeleteFunc(addrs, func(a netip.Addr) bool { return slices.Contains(others, a) })
-	if err == nil && len(addrs) > 0 {
-		err = g.node.Tracked.Forget(addrs)
-	}
-	if err != nil {
-		g.Log.Warn("could not make the kernel forget the traffic of a new pool's addresses", "pools", fresh, "err", err)
-	}
 }
 
 // set puts a configuration and its pools into force. Pool sees both change at once: otherwise an ADD

@@ -27,6 +27,7 @@ type IPAM struct {
 	strays   map[netip.Addr]int64           // addresses outside of every CIDR: end of cooldown, or inUse
 	passes   int64                          // how many passes Due has begun
 	taints   int64                          // how often Taint was called
+	tainted  map[netip.Prefix]bool          // CIDRs of which a pass has to find out what the kernel remembers (Taint)
 	lost     time.Time                      // when the ledger was lost (Quarantine); zero: it was not
 	closed   int64                          // no address is given out before this time (Quarantine), in Unix nanoseconds
 	rinsed   map[netip.Prefix]bool          // the CIDRs for which a pass has followed the quarantine
@@ -47,7 +48,7 @@ type pool struct {
 func New(pools []PoolConfig) (*IPAM, error) { return newIPAM(pools, remember) }
 
 func newIPAM(pools []PoolConfig, remember int) (*IPAM, error) {
-	p := &IPAM{strays: make(map[netip.Addr]int64), first: make(map[netip.Prefix]time.Duration), rinsed: make(map[netip.Prefix]bool), remember: remember}
+	p := &IPAM{strays: make(map[netip.Addr]int64), first: make(map[netip.Prefix]time.Duration), rinsed: make(map[netip.Prefix]bool), tainted: make(map[netip.Prefix]bool), remember: remember}
 	if err := p.Set(pools, time.Time{}); err != nil {
 		return nil, err
 	}

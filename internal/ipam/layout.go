@@ -37,6 +37,13 @@ func (p *IPAM) Set(pools []PoolConfig, now time.Time) error {
 		return nil
 	}
 	draining := p.draining
+	for _, cfg := range pools {
+		for _, c := range cfg.CIDRs {
+			if p.config != nil && !p.has(c) {
+				p.tainted[c] = true // other pods may have had its addresses, here or of another program
+			}
+		}
+	}
 	for _, x := range p.config {
 		for _, c := range x.CIDRs {
 			draining = append(draining, drain{x.Name, c, x.Cooldown})
@@ -54,6 +61,11 @@ func (p *IPAM) Set(pools []PoolConfig, now time.Time) error {
 	p.layout(config, draining)
 	p.forgetStrays(now)
 	return nil
+}
+
+// has reports whether the config has a CIDR.
+func (p *IPAM) has(c netip.Prefix) bool {
+	return slices.ContainsFunc(p.config, func(x PoolConfig) bool { return slices.Contains(x.CIDRs, c) })
 }
 
 // Drain adds a CIDR that the config does not have, because its addresses may be in use since an

@@ -158,3 +158,41 @@ func TestAdopt(t *testing.T) {
 	}
 	want(t, p.PoolOf(some[0])+p.PoolOf(some[6]), "a")
 }
+
+// A pool's route was missing, or a reload has brought the pool. The next pass finds out what the kernel
+// remembers of addresses that nobody has. The pool gives out addresses meanwhile.
+func TestTainted(t *testing.T) {
+	p := mustNew(t, poolOf("a", "10.0.0.0/29"))
+	if p.Tainted("a") {
+		t.Error("tainted at the start")
+	}
+	p.Taint(netip.MustParsePrefix("10.0.0.0/29"))
+	must(t, p.Set([]PoolConfig{poolOf("a", "10.0.0.0/29"), poolOf("b", "10.1.0.0/29")}, at(0)))
+	for _, pool := range []string{"", "a", "b"} {
+		if !p.Tainted(pool) {
+			t.Errorf("pool %q is not tainted", pool)
+		}
+	}
+	want(t, show(p.Claim("a", at(0))), "10.0.0.1")
+	pass := p.Due(at(0))
+	if len(pass.Lost) != 2 || !p.Unknown(pass.Lost, netip.MustParseAddr("10.0.0.2"), at(0)) || p.Unknown(pass.Lost, netip.MustParseAddr("10.0.0.1"), at(0)) {
+		t.Errorf("a pass: %+v", pass)
+	}
+	p.Rinsed(pass)
+	if p.Tainted("a") || p.Tainted("b") || len(p.Due(at(0)).Lost) > 0 {
+		t.Error("tainted behind the pass")
+	}
+}
+
+// A pool's route is missing while a pass is under way. The addresses that are due stay due.
+func TestTaintDuringAPass(t *testing.T) {
+	p := mustNew(t, poolOf("a", "10.0.0.0/29"))
+	p.Restore(nil, []Resting{{netip.MustParseAddr("10.0.0.1"), at(1)}})
+	pass := p.Due(at(2))
+	p.Taint(netip.MustParsePrefix("10.0.0.0/29"))
+	p.Rinsed(pass)
+	var not *AddrError
+	if _, err := p.ClaimExact("a", addrs("10.0.0.1"), at(2)); !errors.As(err, &not) || not.Err != ErrDue {
+		t.Errorf("claimed: %v", err)
+	}
+}

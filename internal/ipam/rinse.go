@@ -2,7 +2,6 @@ package ipam
 
 import (
 	"iter"
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -12,7 +11,7 @@ import (
 // traffic of due addresses.
 type Pass struct {
 	Addrs  []netip.Addr   // the due addresses, which are not free before the pass
-	Lost   []netip.Prefix // CIDRs whose quarantine is over: nobody knows which of their addresses pods have had (Unknown)
+	Lost   []netip.Prefix // CIDRs of which nobody knows what traffic the kernel remembers (Unknown): their quarantine is over, or they are tainted (Taint)
 	Next   time.Time      // when the next cooldown or quarantine ends; zero: none is left
 	number int64
 	taints int64 // how many calls of Taint the pass knows of
@@ -40,9 +39,9 @@ func (p *IPAM) Due(now time.Time) Pass {
 	for _, x := range p.pools {
 		until, unrinsed := p.quarantined(x)
 		switch {
-		case len(unrinsed) == 0:
 		case nanos(now) >= until:
-			pass.Lost = append(pass.Lost, unrinsed...)
+			pass.Lost = append(append(pass.Lost, unrinsed...), p.taintedOf(x, unrinsed)...)
+		case len(unrinsed) == 0:
 		case pass.Next.IsZero() || until < nanos(pass.Next):
 			pass.Next = time.Unix(0, until)
 		}
@@ -99,6 +98,7 @@ func (p *IPAM) Rinsed(pass Pass) {
 	}
 	for _, cidr := range pass.Lost {
 		p.rinsed[cidr] = true
+		delete(p.tainted, cidr)
 	}
 }
 
@@ -115,13 +115,20 @@ func (p *IPAM) spaces() iter.Seq[*space] {
 	}
 }
 
-// Taint says that the kernel may remember traffic of free addresses in the prefix. The addresses
-// among them that pods have had become due again. If the ledger was lost, nobody knows all of these:
-// then pools give out no address of a CIDR in the prefix before another pass (Pass.Lost).
+// Taint says that the kernel may remember traffic of free addresses in the prefix. The addresses among them
+// that pods have had become due again. Nobody knows which others the kernel remembers: the next pass finds
+// out (Pass.Lost), and until then the pools of these CIDRs are Tainted. If the ledger was lost, they give out
+// no address before that pass.
 func (p *IPAM) Taint(prefix netip.Prefix) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.taints++
 	for s := range p.spaces() {
+		for i := s.slots[due].next; i != uint32(due); i = s.slots[i].next {
+			if x := &s.slots[i]; prefix.Contains(s.cidrs[x.cidr].addr(x.off)) {
+				x.until = 0 // a pass that is under way may have been too early
+			}
+		}
 		for i := s.slots[rested].next; i != uint32(rested); {
 			at, c := i, s.cidrs[s.slots[i].cidr]
 			i = s.slots[i].next
@@ -130,7 +137,38 @@ func (p *IPAM) Taint(prefix netip.Prefix) {
 				s.enter(due, at)
 			}
 		}
+		for _, c := range s.cidrs {
+			if c.prefix.Overlaps(prefix) {
+				p.tainted[c.prefix] = true
+				delete(p.rinsed, c.prefix)
+			}
+		}
 	}
-	p.taints++
-	maps.DeleteFunc(p.rinsed, func(c netip.Prefix, _ bool) bool { return c.Overlaps(prefix) })
+}
+
+// Tainted reports whether the kernel may remember traffic of a pool's free addresses (Taint). "" is the
+// default pool.
+func (p *IPAM) Tainted(pool string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.tainted) == 0 {
+		return false
+	}
+	x, err := p.poolNamed(pool)
+	return err == nil && len(p.taintedOf(x, nil)) > 0
+}
+
+// taintedOf returns the tainted CIDRs from which a pool gives out addresses, but for some.
+func (p *IPAM) taintedOf(x *pool, but []netip.Prefix) (tainted []netip.Prefix) {
+	for _, s := range [...]*space{x.v4, x.v6} {
+		if s == nil {
+			continue
+		}
+		for _, c := range s.cidrs {
+			if p.tainted[c.prefix] && !slices.Contains(but, c.prefix) {
+				tainted = append(tainted, c.prefix)
+			}
+		}
+	}
+	return tainted
 }

@@ -4,9 +4,14 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"time"
 
 	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/patience"
 )
+
+// untaintLimit is how long a claim waits for the pass that a tainted pool needs (ipam.Taint).
+const untaintLimit = time.Second
 
 // Claim takes one address of each family that the pool has or, if there are wanted addresses, these.
 // If each address that Claim could take is due (its rest is over, but no pass has rinsed it yet),
@@ -22,6 +27,10 @@ func (t *Traffic) Claim(ctx context.Context, pool string, wanted []netip.Addr) (
 }
 
 func (t *Traffic) claim(ctx context.Context, pool string, wanted []netip.Addr) (ipam.Claim, error) {
+	if t.ground.Pools.Tainted(pool) {
+		// Without the pass the claim goes on, because no pod waits for connection tracking that fails or hangs.
+		_, _ = patience.Call(&t.untainting, "rinse", untaintLimit, func() (time.Time, error) { return t.rinse(context.WithoutCancel(ctx)) }, nil)
+	}
 	for {
 		c, err := t.claimNow(pool, wanted)
 		var full *ipam.ExhaustedError

@@ -14,6 +14,7 @@ import (
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/node"
+	"github.com/berth-net/berth/internal/patience"
 	"github.com/berth-net/berth/internal/ports"
 	"github.com/berth-net/berth/internal/turn"
 )
@@ -26,13 +27,14 @@ type Traffic struct {
 	index  *attachment.Index
 	ports  *ports.Ports
 
-	turn      turn.One                 // a rinsing pass that is under way has it
-	wake      chan struct{}            // has a token once an address has begun to rest
-	failed    atomic.Pointer[rinseErr] // the error of the last rinsing pass; nil: the pass succeeded
-	uncovered chan struct{}            // has a token when connections may have begun without the table
-	missed    missed                   // whether the table was missing then, or others have touched it
-	mapped    chan struct{}            // has a token when mappings has host ports
-	mappings  struct {                 // host ports that were mapped since the last pass for these
+	turn       turn.One                 // a rinsing pass that is under way has it
+	wake       chan struct{}            // has a token once an address has begun to rest
+	failed     atomic.Pointer[rinseErr] // the error of the last rinsing pass; nil: the pass succeeded
+	uncovered  chan struct{}            // has a token when connections may have begun without the table
+	untainting patience.Calls           // claims' passes for tainted pools; connection tracking may hang
+	missed     missed                   // whether the table was missing then, or others have touched it
+	mapped     chan struct{}            // has a token when mappings has host ports
+	mappings   struct {                 // host ports that were mapped since the last pass for these
 		sync.Mutex
 		new []nft.Mapping
 	}

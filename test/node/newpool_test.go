@@ -10,13 +10,46 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// A reload brings a pool. The kernel remembers traffic of an address that a pod of another program had
-// before. Whoever gets the address gets nothing of that traffic.
+// A reload or a start brings a pool. The kernel remembers traffic of an address that a pod of another program
+// had before. Whoever gets the address gets nothing of that traffic.
 func TestNewPoolsFormerTraffic(t *testing.T) {
 	const without = "pools:\n- {name: b, cidrs: [10.89.0.0/24]}\n"
-	a := newAgent(t, nil)
-	a.configure(without)
-	a.startWatched()
+	const with = without + "- {name: a, cidrs: [10.88.0.7/32]}\n"
+	t.Run("reload", func(t *testing.T) {
+		a := newAgent(t, nil)
+		a.configure(without)
+		a.startWatched()
+		at := formerTraffic(t)
+		a.configure(with)
+		a.reload(inForce)
+		a.wantForgotten(at)
+	})
+	t.Run("first start", func(t *testing.T) {
+		nettest.Program(t, "nft")
+		for _, c := range []string{"table inet other", "chain inet other out { type filter hook output priority 0; }", "rule inet other out ct state new accept"} {
+			nettest.Run(t, nil, "nft add "+c) // so that the kernel tracks connections without an agent
+		}
+		defer nettest.Run(t, nil, "nft delete table inet other")
+		a := newAgent(t, nil)
+		at := formerTraffic(t)
+		a.configure(with)
+		a.start()
+		a.wantForgotten(at)
+	})
+}
+
+// wantForgotten attaches a pod with the pool's only address.
+func (a *agent) wantForgotten(at netip.Addr) {
+	a.t.Helper()
+	a.add("heir", nettest.Pod(a.t), `"pool":"a"`)
+	if tracked(a.t, at) {
+		a.t.Error("the kernel remembers the traffic when the pool's address is given out")
+	}
+}
+
+// formerTraffic sends to an address that another program's pod has, and takes that pod away.
+func formerTraffic(t *testing.T) netip.Addr {
+	t.Helper()
 	at := netip.MustParseAddr("10.88.0.7")
 	nettest.Run(t, nil, "ip link add former type veth peer name inside")
 	for _, end := range []string{"former", "inside"} {
@@ -31,13 +64,7 @@ func TestNewPoolsFormerTraffic(t *testing.T) {
 	must(t, err)
 	nettest.Eventually(t, "the kernel remembers the traffic", func() bool { return tracked(t, at) })
 	nettest.Run(t, nil, "ip link del former")
-
-	a.configure(without + "- {name: a, cidrs: [10.88.0.7/32]}\n")
-	a.reload(inForce)
-	if tracked(t, at) {
-		t.Error("the kernel remembers the traffic when the pool is in force")
-	}
-	a.add("heir", nettest.Pod(t), `"pool":"a"`)
+	return at
 }
 
 // tracked reports whether connection tracking has an entry that begins with packets to an address.
