@@ -20,6 +20,7 @@ func TestStrangersConnectionsStay(t *testing.T) {
 	r := newRig(t, "default=10.88.0.1/32,fd00:88::1/128")
 	r.cooldown = time.Millisecond
 	r.begin()
+	r.restart() // the pool is not new any more (ipam.Tainted), so that the ADD comes upon the stranger
 	theirs, free := netip.MustParseAddr("10.88.0.1"), netip.MustParseAddr("fd00:88::1")
 	for _, c := range []string{"ip link add other type veth peer name other2", "ip link set other2 up", "ip link set other up", "ip route add 10.88.0.1/32 dev other"} {
 		nettest.Run(t, nil, c)
