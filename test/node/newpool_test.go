@@ -17,6 +17,7 @@ func TestNewPoolsFormerTraffic(t *testing.T) {
 	const with = without + "- {name: a, cidrs: [10.88.0.7/32]}\n"
 	t.Run("reload", func(t *testing.T) {
 		a := newAgent(t, nil)
+		defer func() { a.releaseAll(); a.remove() }() // other tests have these pools, too
 		a.configure(without)
 		a.startWatched()
 		at := formerTraffic(t)
@@ -31,6 +32,7 @@ func TestNewPoolsFormerTraffic(t *testing.T) {
 		}
 		defer nettest.Run(t, nil, "nft delete table inet other")
 		a := newAgent(t, nil)
+		defer func() { a.releaseAll(); a.remove() }()
 		at := formerTraffic(t)
 		a.configure(with)
 		a.start()
