@@ -540,13 +540,7 @@ func TestCutOffWithoutAPromise(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
-			var broken *brokenLedger
-			r.decorate = func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
-				broken = &brokenLedger{Ledger: l}
-				return broken, ks
-			}
-			r.begin()
+			r, broken := newBreakable(t)
 			pod := nettest.Pod(t)
 			host := r.add(request("c", pod)).Interfaces[0].Name
 			broken.before = errors.New("broken")
@@ -587,13 +581,7 @@ func TestMendedWithoutAPromise(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
-			var broken *brokenLedger
-			r.decorate = func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
-				broken = &brokenLedger{Ledger: l}
-				return broken, ks
-			}
-			r.begin()
+			r, broken := newBreakable(t)
 			host := r.add(request("c", nettest.Pod(t))).Interfaces[0].Name
 			broken.before = errors.New("broken")
 			if err := ask(r, r.index.All()[0]); err == nil {
@@ -605,6 +593,18 @@ func TestMendedWithoutAPromise(t *testing.T) {
 			nettest.Eventually(t, "the link is up", func() bool { return isUp(t, host) })
 		})
 	}
+}
+
+// newBreakable begins an agent whose ledger can fail.
+func newBreakable(t *testing.T) (*rig, *brokenLedger) {
+	r := newRig(t)
+	var broken *brokenLedger
+	r.decorate = func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+		broken = &brokenLedger{Ledger: l}
+		return broken, ks
+	}
+	r.begin()
+	return r, broken
 }
 
 // isUp reports whether a link of the node is up.
