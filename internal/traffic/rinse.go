@@ -74,8 +74,7 @@ func (t *Traffic) rinse(ctx context.Context) (next time.Time, err error) {
 }
 
 // unknown returns the addresses in CIDRs that the kernel remembers traffic of, or that a program of the node
-// has a TCP connection to, and that nobody has. The ledger was lost, so that nobody knows whether pods have
-// had them.
+// has a TCP connection to, and that nobody has. Nobody knows whether pods have had them (ipam.Pass.Lost).
 func (t *Traffic) unknown(lost []netip.Prefix) ([]netip.Addr, error) {
 	if len(lost) == 0 {
 		return nil, nil
