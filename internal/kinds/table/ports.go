@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/berth-net/berth/internal/hold"
@@ -14,6 +15,38 @@ import (
 // The host ports of pods are elements of the table's maps. Each pod's host ports are a hold of the kind
 // hostports (kinds/hostports), which maps and unmaps them by Keeper. Keeper has to know all host ports,
 // because it writes them again together with the table.
+
+// hostPorts are the host ports of pods, by their owners and by the ports of the node: a node has
+// thousands of them, and an ADD must not go through them all.
+type hostPorts struct {
+	of map[hold.ID][]nft.Mapping
+	at map[nodePort]hold.ID
+}
+
+// nodePort is a port of the node, at one of its addresses or at all of them.
+type nodePort struct {
+	protocol string
+	host     netip.AddrPort
+}
+
+func nodePortOf(m nft.Mapping) nodePort { return nodePort{m.Protocol, m.Host} }
+
+func newHostPorts() *hostPorts {
+	return &hostPorts{of: map[hold.ID][]nft.Mapping{}, at: map[nodePort]hold.ID{}}
+}
+
+// set replaces the host ports of an owner; nil: the owner has none.
+func (h *hostPorts) set(owner hold.ID, ports []nft.Mapping) {
+	for _, m := range h.of[owner] {
+		delete(h.at, nodePortOf(m))
+	}
+	if delete(h.of, owner); len(ports) > 0 {
+		h.of[owner] = ports
+	}
+	for _, m := range ports {
+		h.at[nodePortOf(m)] = owner
+	}
+}
 
 // Map adds an owner's host ports to the table. If the table has them already, Map succeeds. If another
 // owner, or something else, has one of the ports, the error is hold.ErrForeign. If somebody has taken
@@ -27,22 +60,13 @@ func (k *Keeper) Map(owner hold.ID, ports []nft.Mapping) error {
 	if k.tables.Lacks()&nft.HostPorts != 0 {
 		return fmt.Errorf("mapping host ports: %w: this kernel lacks something of what they need (nft_nat, nft_masq, nft_fib, nft_ct)", kernel.ErrUnsupported)
 	}
-	want := make(map[uint16][]nft.Mapping, len(ports)) // by their numbers: a node has thousands of mappings
 	for _, p := range ports {
-		want[p.Host.Port()] = append(want[p.Host.Port()], p)
-	}
-	for other, theirs := range k.ports {
-		if other == owner {
-			continue
-		}
-		for _, p := range theirs {
-			if slices.ContainsFunc(want[p.Host.Port()], func(w nft.Mapping) bool { return w.Protocol == p.Protocol && w.Host == p.Host }) {
-				return fmt.Errorf("mapping %s: %w: %s", p, hold.ErrForeign, other)
-			}
+		if other, has := k.ports.at[nodePortOf(p)]; has && other != owner {
+			return fmt.Errorf("mapping %s: %w: %s", p, hold.ErrForeign, other)
 		}
 	}
-	was, had := k.ports[owner]
-	k.ports[owner] = slices.SortedFunc(slices.Values(ports), nft.Mapping.Compare)
+	was := k.ports.of[owner]
+	k.ports.set(owner, slices.SortedFunc(slices.Values(ports), nft.Mapping.Compare))
 	err := k.tables.Map(k.want.Instance, portsOf(owner, ports))
 	if errors.Is(err, kernel.ErrNotFound) && k.held != "" {
 		k.sound.Store(0)
@@ -66,9 +90,7 @@ func (k *Keeper) Map(owner hold.ID, ports []nft.Mapping) error {
 		k.unsure = true
 		return errors.Join(err, undone) // the ports may be in the table: the owner's release removes them
 	}
-	if delete(k.ports, owner); had {
-		k.ports[owner] = was
-	}
+	k.ports.set(owner, was)
 	return err
 }
 
@@ -81,14 +103,14 @@ func (k *Keeper) Unmap(owners []hold.ID) error {
 	}
 	var gone []nft.Port
 	for _, owner := range owners {
-		gone = append(gone, portsOf(owner, k.ports[owner])...)
+		gone = append(gone, portsOf(owner, k.ports.of[owner])...)
 	}
 	if err := k.tables.Unmap(k.want.Instance, gone); err != nil {
 		k.unsure = true
 		return err
 	}
 	for _, owner := range owners {
-		delete(k.ports, owner)
+		k.ports.set(owner, nil)
 	}
 	return nil
 }
@@ -99,7 +121,7 @@ func (k *Keeper) Mapped() (map[hold.ID][]nft.Mapping, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.held != "" && k.still() {
-		return maps.Clone(k.ports), nil
+		return maps.Clone(k.ports.of), nil
 	}
 	return k.read()
 }
@@ -146,11 +168,9 @@ func (k *Keeper) learn() error {
 	if err != nil {
 		return err
 	}
-	k.ports = map[hold.ID][]nft.Mapping{}
+	k.ports = newHostPorts()
 	for owner, mapped := range ports {
-		if kept := k.kept(owner, mapped); len(kept) > 0 {
-			k.ports[owner] = kept
-		}
+		k.ports.set(owner, k.kept(owner, mapped))
 	}
 	return nil
 }
@@ -158,7 +178,7 @@ func (k *Keeper) learn() error {
 // allPorts returns all host ports that should be in the table. The caller holds k.mu.
 func (k *Keeper) allPorts() []nft.Port {
 	var all []nft.Port
-	for owner, ports := range k.ports {
+	for owner, ports := range k.ports.of {
 		all = append(all, portsOf(owner, ports)...)
 	}
 	return all

@@ -74,7 +74,7 @@ type Keeper struct {
 	kept func(hold.ID, []nft.Mapping) []nft.Mapping
 	// ports are the host ports that should be in the table: those that learn kept, and what Map and
 	// Unmap changed since; nil: Keeper has not read the table yet.
-	ports map[hold.ID][]nft.Mapping
+	ports *hostPorts
 	// unsure says that the kernel's table may differ from ports: since Keeper last saw the table to be
 	// right, the kernel has left open whether it did what Map or Unmap asked for.
 	unsure bool
@@ -130,7 +130,7 @@ func (k *Keeper) Kind() hold.Kind {
 func (k *Keeper) SetRuleset(r nft.Ruleset) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	was := k.wanted(k.held, k.want.Instance)
+	was := k.want
 	k.want = r
 	k.sound.Store(0)
 	if k.held == "" {
@@ -139,8 +139,8 @@ func (k *Keeper) SetRuleset(r nft.Ruleset) error {
 	if err := k.learn(); err != nil {
 		return err
 	}
-	was.Ports = k.allPorts()
 	now := k.wanted(k.held, r.Instance)
+	was.Owner, was.Ports = now.Owner, now.Ports
 	if err := k.tables.Change(was, now); err != nil {
 		return err
 	}
@@ -247,7 +247,7 @@ func (k *Keeper) release(_ context.Context, h hold.Hold) error {
 	if err := k.tables.Delete(instance); err != nil {
 		return fmt.Errorf("releasing %s: %w", h.Spec, err)
 	}
-	k.ports = map[hold.ID][]nft.Mapping{} // the kernel has deleted the ports with the table
+	k.ports = newHostPorts() // the kernel has deleted the ports with the table
 	return nil
 }
 
