@@ -10,7 +10,8 @@ import (
 	"github.com/berth-net/berth/internal/patience"
 )
 
-// untaintLimit is how long a claim waits for the pass that a tainted pool needs (ipam.Taint).
+// untaintLimit is how long an ADD waits for a pass that a missing route of its pool makes necessary
+// (ipam.Taint, Unbarred).
 const untaintLimit = time.Second
 
 // Claim takes one address of each family that the pool has or, if there are wanted addresses, these.
@@ -51,6 +52,19 @@ func (t *Traffic) claimNow(pool string, wanted []netip.Addr) (ipam.Claim, error)
 	}
 	c, err := t.ground.Pools.Claim(pool, now)
 	return c, t.ToWall(err)
+}
+
+// Unbarred has the kernel forget the connections of addresses that a new pod has just got, although packets
+// to these addresses had a way out of the node a moment before: the pool's route was missing, and nobody has
+// said so yet (Taint). Unbarred gives up after a second, because no pod waits for connection tracking that
+// hangs.
+func (t *Traffic) Unbarred(addrs []netip.Addr) {
+	_, err := patience.Call(&t.untainting, "unbar", untaintLimit, func() (struct{}, error) {
+		return struct{}{}, t.node.Tracked.Forget(addrs)
+	}, nil)
+	if err != nil {
+		t.Log.Warn("a new pod's addresses had a way out of the node before, and may have connections of that time", "addresses", addrs, "err", err)
+	}
 }
 
 // ToWall turns the times in an error of IPAM from times of the agent's clock into times of the wall

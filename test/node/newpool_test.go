@@ -3,6 +3,7 @@ package node
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -38,6 +39,34 @@ func TestNewPoolsFormerTraffic(t *testing.T) {
 		a.start()
 		a.wantForgotten(at)
 	})
+}
+
+// Somebody's route leads packets for a pool's free addresses out of the node, past the pool's own route. A pod
+// that gets such an address gets nothing of the connections that came so.
+func TestFreeAddressesThatHadAWay(t *testing.T) {
+	a := newAgent(t, nil)
+	defer func() { a.releaseAll(); a.remove() }()
+	a.configure("pools:\n- {name: a, cidrs: [10.88.0.6/31]}\n")
+	a.startWatched()
+	nettest.Run(t, nil, "ip link add elsewhere type veth peer name inside")
+	defer nettest.Run(t, nil, "ip link del elsewhere")
+	for _, end := range []string{"elsewhere", "inside"} {
+		nettest.Run(t, nil, "ip link set "+end+" up")
+	}
+	nettest.Run(t, nil, "ip route add 10.88.0.6/31 dev elsewhere metric 1")
+	sent := []netip.Addr{netip.MustParseAddr("10.88.0.6"), netip.MustParseAddr("10.88.0.7")}
+	for _, to := range sent {
+		nettest.Run(t, nil, "ip neigh add "+to.String()+" lladdr 02:00:00:00:00:07 dev elsewhere")
+		client, err := net.Dial("udp", netip.AddrPortFrom(to, 7777).String())
+		must(t, err)
+		defer client.Close()
+		_, err = client.Write([]byte("to nobody"))
+		must(t, err)
+		nettest.Eventually(t, "the kernel remembers the traffic", func() bool { return tracked(t, to) })
+	}
+	if got := a.add("pod", nettest.Pod(t)).addrs[0]; !slices.Contains(sent, got) || tracked(t, got) {
+		t.Errorf("the kernel remembers traffic of %s when a pod gets it", got)
+	}
 }
 
 // wantForgotten attaches a pod with the pool's only address.
