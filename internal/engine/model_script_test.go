@@ -279,7 +279,7 @@ func needers(model map[string]wanted, name string) []string {
 func (s *script) kinds() []string {
 	kinds := make([]string, 1+s.IntN(5))
 	for i := range kinds {
-		kinds[i] = []string{"lease", "wire", "wire", "rule", "note", "proc"}[s.IntN(6)]
+		kinds[i] = []string{"lease", "wire", "wire", "rule", "note", "proc", "port"}[s.IntN(7)]
 	}
 	if s.IntN(4) == 0 {
 		kinds = append(kinds, "block")

@@ -40,7 +40,7 @@ func newPairRun(t *testing.T, p pair) *pairRun {
 		pair:   p,
 		plan:   fault.New(p.at, p.mode),
 		parent: owner("", "parent", "lease", "wire", "rule", "note"),
-		pod:    owner("", "pod", "lease", "wire", "rule", "note"),
+		pod:    owner("", "pod", "lease", "wire", "port", "rule", "note"),
 	}
 	r.child = owner(r.parent.ID, "child", "rule", "wire", "lease")
 	r.twin = owner(r.parent.ID, "twin", "wire", "rule")

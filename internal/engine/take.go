@@ -163,25 +163,62 @@ func (e *Engine) takeable(o hold.Owner) error {
 // hold of stage Tell does not stop acquireAll. The engine writes what a hold discovers to the
 // ledger before it acquires the next hold.
 func (e *Engine) acquireAll(ctx context.Context, o hold.Owner, from int) (failed int, err error) {
-	for i := from; i < len(o.Holds); i++ {
-		h := o.Holds[i]
-		k, _ := e.kind(h)
-		err := e.acquire(ctx, h)
-		if k.Discovers {
-			err = errors.Join(err, e.learn(ctx, o, i+1))
+	for i := from; i < len(o.Holds); {
+		for _, err := range e.abreast(ctx, o.Holds[i:]) {
+			h := o.Holds[i]
+			i++
+			k, _ := e.kind(h)
+			if k.Discovers {
+				err = errors.Join(err, e.learn(ctx, o, i))
+			}
+			if err == nil {
+				continue
+			}
+			if k.Stage != hold.Tell || ctx.Err() != nil {
+				return i - 1, err
+			}
+			e.event(Drifted, o, k.Name(), err) // the next sweep tries again
 		}
-		if err == nil {
-			continue
-		}
-		if k.Stage != hold.Tell || ctx.Err() != nil {
-			return i, err
-		}
-		e.event(Drifted, o, k.Name(), err) // the next sweep tries again
 	}
 	if err := e.settle(ctx, o.Holds[from:]); err != nil {
 		return len(o.Holds), err
 	}
 	return len(o.Holds), e.stillWanted(ctx, o.ID)
+}
+
+// abreast acquires the first of some holds, and beside it those right behind it whose kinds allow that
+// (hold.Kind.Beside). It returns an answer for each hold that it tried to acquire, once it has all of them.
+// If a kind panics, so does abreast, once all the others have answered.
+func (e *Engine) abreast(ctx context.Context, holds []hold.Hold) []error {
+	n := 1
+	for n < len(holds) && e.goBeside(holds[n-1], holds[n]) {
+		n++
+	}
+	errs, panics := make([]error, n), make([]any, n)
+	var beside sync.WaitGroup
+	for i := 1; i < n; i++ {
+		beside.Go(func() {
+			defer func() { panics[i] = recover() }()
+			errs[i] = e.acquire(ctx, holds[i])
+		})
+	}
+	func() {
+		defer beside.Wait() // also after a panic of the first kind
+		errs[0] = e.acquire(ctx, holds[0])
+	}()
+	for _, p := range panics {
+		if p != nil {
+			panic(p)
+		}
+	}
+	return errs
+}
+
+// goBeside reports whether a hold is acquired beside the hold ahead of it.
+func (e *Engine) goBeside(ahead, h hold.Hold) bool {
+	before, err := e.kind(ahead)
+	k, also := e.kind(h)
+	return err == nil && also == nil && k.Beside && !k.Discovers && !before.Discovers
 }
 
 // Settle waits until an owner's holds can be used.

@@ -100,7 +100,9 @@ func (w *world) kinds() hold.Kinds {
 	block.Waits = true
 	proc := w.kind("proc", hold.Use)
 	proc.Ends = true
-	return hold.Kinds{lease, wire, w.kind("rule", hold.Use), w.kind("note", hold.Tell), block, proc}
+	port := w.kind("port", hold.Use)
+	port.Beside = true
+	return hold.Kinds{lease, wire, w.kind("rule", hold.Use), w.kind("note", hold.Tell), block, proc, port}
 }
 
 func (w *world) kind(name string, s hold.Stage) hold.Kind {

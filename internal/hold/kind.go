@@ -79,6 +79,10 @@ type Kind struct {
 	// Acquire. Release must be able to work with a spec that lacks what was
 	// discovered, because the program may end before the commit.
 	Discovers bool
+	// Beside says that Acquire needs nothing of the hold ahead of it in the owner's list: the engine
+	// acquires both at once, and so makes the owner wait for the slower one only. It is of no effect
+	// if either of the two kinds Discovers.
+	Beside bool
 	// Settle waits until what Acquire took can be used. The engine calls it under the
 	// context of a caller who waits for that (Take, Change, Settle), and never in a
 	// repair, which does not wait for a pod. If there is nothing to wait for, it costs

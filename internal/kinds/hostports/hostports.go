@@ -84,6 +84,7 @@ func (p *Ports) Kind() hold.Kind {
 		Stage:   hold.Use,
 		New:     func() hold.Spec { return new(Spec) },
 		Acquire: p.acquire,
+		Beside:  true, // beside the link, whose pod hears nothing before the link is up
 		Verify:  p.verify,
 		Release: p.release,
 		Batch:   batch,
