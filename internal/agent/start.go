@@ -79,7 +79,7 @@ func (a *Agent) furnish(o Options) (err error) {
 	err = n.Mark(d.Instance, node.Hooks{
 		Lacks: a.ground.SayLacks, Differs: func() { a.ground.CutAnew(); a.traffic.Missed() }, Exposed: a.traffic.Exposed, Mapped: a.traffic.Mapped, Since: a.index.Since(d.Epoch),
 		Kept: a.ports.Kept, Left: a.ports.ClearLeft, Going: drain.Later(&a.drain), Forwards: a.ground.Forwards,
-		Unbarred: a.traffic.Unbarred, Unpoliced: a.ground.SayUnpoliced, Unhelped: a.ground.SayUnhelped,
+		Unpoliced: a.ground.SayUnpoliced, Unhelped: a.ground.SayUnhelped,
 	})
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ var (
 	ErrTwice       = errors.New("a second address of one family")
 	ErrTaken       = errors.New("in use")
 	ErrResting     = errors.New("in cooldown")
+	ErrElsewhere   = errors.New("somebody else's: the node has a route to this address alone")
 	ErrDue         = errors.New("not free until the node has forgotten the last pod's traffic")
 )
 
@@ -23,7 +24,7 @@ var (
 type AddrError struct {
 	Pool  string
 	Addr  netip.Addr
-	Err   error     // ErrOutside, ErrUnfit, ErrTwice, ErrTaken, ErrResting or ErrDue
+	Err   error     // ErrOutside, ErrUnfit, ErrTwice, ErrTaken, ErrElsewhere, ErrResting or ErrDue
 	Until time.Time // ErrResting: the end of the cooldown
 }
 

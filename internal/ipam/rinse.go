@@ -60,6 +60,14 @@ func (p *IPAM) Unknown(cidrs []netip.Prefix, a netip.Addr, now time.Time) bool {
 	return !known || state == rested
 }
 
+// InUse reports whether somebody has an address, by a claim or by the ledger.
+func (p *IPAM) InUse(a netip.Addr, now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	state, known := p.stateOf(a, now)
+	return known && state == used
+}
+
 // RestOn lets addresses of a pass rest until the given time if they must not be rinsed, because
 // somebody else has them. They may be due ones, or unknown ones of the lost CIDRs. The caller calls it
 // before Rinsed. If an address was claimed or became due again meanwhile, it stays as it is.

@@ -55,8 +55,7 @@ func Open(here *ns.Netns, conn *rtnl.Conn, m Marks, h Hooks) Doors {
 	})
 	links := link.New(link.Options{
 		Conn: conn, Prefix: m.Instance[:stamp.PrefixLen], Groups: m.Groups,
-		Barrier: barrier.Intact, Exposed: h.Exposed, Since: h.Since, Going: h.Going, Forwards: h.Forwards,
-		Unbarred: h.Unbarred, Unpoliced: h.Unpoliced,
+		Barrier: barrier.Intact, Exposed: h.Exposed, Since: h.Since, Going: h.Going, Forwards: h.Forwards, Unpoliced: h.Unpoliced,
 	})
 	return Doors{
 		Table:  barrier,
@@ -110,9 +109,6 @@ type Hooks struct {
 	Going func(hold.ID) (bool, error)
 	// Forwards reports whether the node has to forward what pods send.
 	Forwards func() bool
-	// Unbarred is called with addresses of a new pod to which the node had a way before the pod's link came
-	// up, so that the kernel may remember connections which would lead to the pod.
-	Unbarred func([]netip.Addr)
 	// Unpoliced is called once, with the reason, if the kernel cannot hold pods to the rates at which
 	// they may send.
 	Unpoliced func(error)
@@ -124,9 +120,10 @@ type Hooks struct {
 // Tracked is connection tracking.
 type Tracked interface {
 	Forget([]netip.Addr) error
+	ForgetUnless(addrs []netip.Addr, spared func(netip.Addr) bool) error
 	Named(is func(netip.Addr) bool) ([]netip.Addr, error)
 	ForgetExposed(conntrack.Rules) error
-	ForgetMapped(conntrack.HostPort) error
+	ForgetMapped(conntrack.Mapped) error
 	Load() (entries, most int, err error)
 	Trim(context.Context, map[netip.Addr]int, conntrack.Bounds) (map[int]int, error)
 	Close()

@@ -4,27 +4,87 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/patience"
 )
 
-// untaintLimit is how long an ADD waits for a pass that a missing route of its pool makes necessary
-// (ipam.Taint, Unbarred).
-const untaintLimit = time.Second
+const (
+	// untaintLimit is how long a claim waits for a pass that a missing route of its pool makes necessary
+	// (ipam.Taint, unbar).
+	untaintLimit = time.Second
+	// mostStrangers is how many addresses one claim passes over because somebody else has them.
+	mostStrangers = 16
+)
 
 // Claim takes one address of each family that the pool has or, if there are wanted addresses, these.
 // If each address that Claim could take is due (its rest is over, but no pass has rinsed it yet),
-// Claim does a rinsing pass first (rinse.go).
+// Claim does a rinsing pass first (rinse.go). If somebody else has an address on this node, the address
+// rests for a minute, and Claim takes another one.
 func (t *Traffic) Claim(ctx context.Context, pool string, wanted []netip.Addr) (ipam.Claim, error) {
-	c, err := t.claim(ctx, pool, wanted)
+	c, err := t.claimOwn(ctx, pool, wanted)
 	if full := (*ipam.ExhaustedError)(nil); errors.As(err, &full) {
 		t.ground.Exhausted(pool, full)
 	} else if err == nil && len(wanted) == 0 { // a wanted address tells nothing about the others
 		t.ground.Replenished(pool)
 	}
 	return c, err
+}
+
+// claimOwn claims addresses that nobody else has, and has the kernel forget connections by which others
+// could reach them already.
+func (t *Traffic) claimOwn(ctx context.Context, pool string, wanted []netip.Addr) (c ipam.Claim, err error) {
+	for range mostStrangers {
+		if c, err = t.claim(ctx, pool, wanted); err != nil {
+			return c, err
+		}
+		addrs := c.Addrs()
+		var open []netip.Addr
+		err = nil
+		for i, lead := range t.node.Conn.Leads(addrs) {
+			switch lead {
+			case rtnl.LeadsToOne:
+				t.ground.Pools.Free(addrs[i], t.Clock.Now().Add(restOn))
+				err = &ipam.AddrError{Pool: pool, Addr: addrs[i], Err: ipam.ErrElsewhere}
+			case rtnl.LeadsAway:
+				open = append(open, addrs[i])
+			}
+		}
+		if err == nil {
+			t.unbar(open)
+			return c, nil
+		}
+		t.Unclaim(c)
+		t.Rests()
+		if len(wanted) > 0 {
+			break
+		}
+	}
+	return ipam.Claim{}, err
+}
+
+// unbar has the kernel forget the connections of addresses that were claimed although packets to them have a
+// way out of the node: the pool's route is missing, and nobody has said so yet (Taint), or another program's
+// route goes before it. After a second the claim goes on, because no pod waits for connection tracking that
+// hangs, and unbar deletes nothing any more.
+func (t *Traffic) unbar(addrs []netip.Addr) {
+	if len(addrs) == 0 {
+		return
+	}
+	var late atomic.Bool
+	_, err := patience.Call(&t.untainting, "unbar", untaintLimit, func() (struct{}, error) {
+		return struct{}{}, t.node.Tracked.ForgetUnless(addrs, func(netip.Addr) bool { return late.Load() })
+	}, nil)
+	late.Store(true)
+	if errors.Is(err, patience.ErrHangs) {
+		err = errors.New("connection tracking does not answer in time")
+	}
+	if err != nil {
+		t.Log.Warn("addresses had a way out of the node before a pod got them, and may have connections of that time", "addresses", addrs, "err", err)
+	}
 }
 
 func (t *Traffic) claim(ctx context.Context, pool string, wanted []netip.Addr) (ipam.Claim, error) {
@@ -52,19 +112,6 @@ func (t *Traffic) claimNow(pool string, wanted []netip.Addr) (ipam.Claim, error)
 	}
 	c, err := t.ground.Pools.Claim(pool, now)
 	return c, t.ToWall(err)
-}
-
-// Unbarred has the kernel forget the connections of addresses that a new pod has just got, although packets
-// to these addresses had a way out of the node a moment before: the pool's route was missing, and nobody has
-// said so yet (Taint). Unbarred gives up after a second, because no pod waits for connection tracking that
-// hangs.
-func (t *Traffic) Unbarred(addrs []netip.Addr) {
-	_, err := patience.Call(&t.untainting, "unbar", untaintLimit, func() (struct{}, error) {
-		return struct{}{}, t.node.Tracked.Forget(addrs)
-	}, nil)
-	if err != nil {
-		t.Log.Warn("a new pod's addresses had a way out of the node before, and may have connections of that time", "addresses", addrs, "err", err)
-	}
 }
 
 // ToWall turns the times in an error of IPAM from times of the agent's clock into times of the wall

@@ -84,7 +84,7 @@ func (t *Traffic) KeepMapped(ctx context.Context) {
 		due.add(t.mappings.new)
 		t.mappings.new = nil
 		t.mappings.Unlock()
-		if err := t.node.Tracked.ForgetMapped(due.has); err == nil {
+		if err := t.node.Tracked.ForgetMapped(due.pod); err == nil {
 			clear(due)
 			failed = 0
 		} else if failed++; failed == 1 {
@@ -94,9 +94,9 @@ func (t *Traffic) KeepMapped(ctx context.Context) {
 	}
 }
 
-// hostPorts is a set of ports of the node. It has a port once, however many pods with this port come
-// and go.
-type hostPorts map[hostPort]bool
+// hostPorts are ports of the node, with the pod's ports to which they lead by now. A port is there once,
+// however many pods with this port come and go.
+type hostPorts map[hostPort]netip.AddrPort
 
 type hostPort struct {
 	protocol string
@@ -105,17 +105,21 @@ type hostPort struct {
 
 func (p hostPorts) add(ms []nft.Mapping) {
 	for _, m := range ms {
-		p[hostPort{m.Protocol, m.Host}] = true
+		p[hostPort{m.Protocol, m.Host}] = m.Pod
 	}
 }
 
-// has reports whether the set has a port of the node, at the address in `at` or at all addresses.
-func (p hostPorts) has(protocol string, at netip.AddrPort) bool {
+// pod returns the pod's port to which a port of the node leads, at the address in `at` or at all addresses.
+func (p hostPorts) pod(protocol string, at netip.AddrPort) (netip.AddrPort, bool) {
 	any := netip.IPv4Unspecified()
 	if at.Addr().Is6() {
 		any = netip.IPv6Unspecified()
 	}
-	return p[hostPort{protocol, at}] || p[hostPort{protocol, netip.AddrPortFrom(any, at.Port())}]
+	to, ok := p[hostPort{protocol, at}]
+	if !ok {
+		to, ok = p[hostPort{protocol, netip.AddrPortFrom(any, at.Port())}]
+	}
+	return to, ok
 }
 
 // KeepHidden makes the kernel forget, whenever the rules may not have held, the connections

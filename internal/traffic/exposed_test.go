@@ -39,7 +39,7 @@ func TestHostPorts(t *testing.T) {
 		{"udp", "192.0.2.9:5353", false}, {"sctp", "192.0.2.9:53", false},
 		{"sctp", "[2001:db8::1]:80", true}, {"sctp", "[2001:db8::2]:80", false}, {"udp", "[2001:db8::1]:80", false},
 	} {
-		if got := ports.has(tt.protocol, netip.MustParseAddrPort(tt.at)); got != tt.want {
+		if _, got := ports.pod(tt.protocol, netip.MustParseAddrPort(tt.at)); got != tt.want {
 			t.Errorf("%s %s: %v, want %v", tt.protocol, tt.at, got, tt.want)
 		}
 	}
@@ -56,10 +56,10 @@ type failing struct {
 	during func()          // a pass calls it, if it is not nil
 }
 
-func (f *failing) ForgetMapped(has conntrack.HostPort) error {
+func (f *failing) ForgetMapped(to conntrack.Mapped) error {
 	f.ports = nil
 	for port := range uint16(1024) {
-		if has("udp", netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), port)) {
+		if _, ok := to("udp", netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), port)); ok {
 			f.ports = append(f.ports, port)
 		}
 	}

@@ -55,7 +55,8 @@ func (t *Traffic) rinse(ctx context.Context) (next time.Time, err error) {
 	others := t.node.Conn.Reached(addrs)
 	addrs = slices.DeleteFunc(addrs, func(a netip.Addr) bool { return slices.Contains(others, a) })
 	if len(addrs) > 0 && err == nil {
-		err = t.node.Tracked.Forget(addrs)
+		// A claim that has waited long enough goes on without the pass.
+		err = t.node.Tracked.ForgetUnless(addrs, func(a netip.Addr) bool { return t.ground.Pools.InUse(a, t.Clock.Now()) })
 		if t.Observe != nil {
 			t.Observe(flows.KindName, "rinse", time.Since(begun), len(addrs), err)
 		}

@@ -31,7 +31,7 @@ type Traffic struct {
 	wake       chan struct{}            // has a token once an address has begun to rest
 	failed     atomic.Pointer[rinseErr] // the error of the last rinsing pass; nil: the pass succeeded
 	uncovered  chan struct{}            // has a token when connections may have begun without the table
-	untainting patience.Calls           // the passes that an ADD waits for; connection tracking may hang
+	untainting patience.Calls           // the passes that a claim waits for; connection tracking may hang
 	missed     missed                   // whether the table was missing then, or others have touched it
 	mapped     chan struct{}            // has a token when mappings has host ports
 	mappings   struct {                 // host ports that were mapped since the last pass for these

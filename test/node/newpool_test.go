@@ -26,6 +26,17 @@ func TestNewPoolsFormerTraffic(t *testing.T) {
 		a.reload(inForce)
 		a.wantForgotten(at)
 	})
+	t.Run("start without the route", func(t *testing.T) {
+		a := newAgent(t, nil)
+		defer func() { a.releaseAll(); a.remove() }()
+		a.configure(with)
+		a.startWatched()
+		a.kill()
+		nettest.Run(t, nil, "ip route del unreachable 10.88.0.7/32")
+		at := formerTraffic(t)
+		a.start()
+		a.wantForgotten(at)
+	})
 	t.Run("first start", func(t *testing.T) {
 		nettest.Program(t, "nft")
 		for _, c := range []string{"table inet other", "chain inet other out { type filter hook output priority 0; }", "rule inet other out ct state new accept"} {

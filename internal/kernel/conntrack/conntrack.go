@@ -21,7 +21,7 @@ import (
 const maxDumps = 5
 
 // Table is the connection tracking table of one network namespace. Its methods
-// may be called concurrently; Forget, ForgetExposed and ForgetMapped go over the table one at a time.
+// may be called concurrently; ForgetUnless, ForgetExposed and ForgetMapped go over the table one at a time.
 type Table struct {
 	at      *ns.Netns
 	mu      sync.Mutex
@@ -65,20 +65,28 @@ func (t *Table) Close() {
 // four walks over the whole machine's hash table, and each walk takes a third as long as one pass of
 // Forget over all entries.
 func (t *Table) Forget(addrs []netip.Addr) error {
+	return t.ForgetUnless(addrs, func(netip.Addr) bool { return false })
+}
+
+// ForgetUnless is Forget for addresses that somebody may get meanwhile: it asks right before it deletes
+// something, and leaves alone what only addresses have that are spared by then. Forget may have to wait for
+// its turn, and for the kernel.
+func (t *Table) ForgetUnless(addrs []netip.Addr, spared func(netip.Addr) bool) error {
 	if len(addrs) == 0 {
 		return nil
 	}
-	among := make(map[netip.Addr]bool, len(addrs))
+	all := make(map[netip.Addr]bool, len(addrs))
 	for _, a := range addrs {
-		among[a] = true
+		all[a] = true
 	}
-	if err := t.endSockets(among); err != nil {
+	among := func(a netip.Addr) bool { return all[a] && !spared(a) }
+	if err := t.endSockets(all, among); err != nil {
 		return err
 	}
-	if err := t.forget(func(entry []byte) bool { return involves(entry, func(a netip.Addr) bool { return among[a] }) }); err != nil {
+	if err := t.forget(func(entry []byte) bool { return involves(entry, among) }); err != nil {
 		return err
 	}
-	return t.forgetMetrics(addrs)
+	return t.forgetMetrics(addrs, among)
 }
 
 // Named returns the addresses for which the function `is` returns true and of which Forget has something

@@ -8,5 +8,5 @@ func (t *Table) EndSockets(addrs []netip.Addr) error {
 	for _, a := range addrs {
 		among[a] = true
 	}
-	return t.endSockets(among)
+	return t.endSockets(among, func(a netip.Addr) bool { return among[a] })
 }

@@ -20,6 +20,10 @@ type Rules struct {
 	Missed     bool           // the rules were missing for a while, or may have been
 }
 
+// Mapped returns the pod's port to which a port of the node (of tcp, udp or sctp) leads; false if it leads to
+// none.
+type Mapped func(protocol string, at netip.AddrPort) (netip.AddrPort, bool)
+
 // HostPort reports whether a port of the node (of tcp, udp or sctp) leads to a pod.
 type HostPort func(protocol string, at netip.AddrPort) bool
 
@@ -76,21 +80,33 @@ func (t *Table) ForgetExposed(r Rules) error {
 }
 
 // ForgetMapped deletes the flows of UDP and SCTP that have one of these host ports from before it was
-// mapped: flows that go to the node itself, and flows to which masquerade has given the port,
-// unless the node itself began them. It deletes nothing else: a flow that the rules have let begin
+// mapped: flows that go to the node itself, flows that the port led to another address than its pod's, and
+// flows to which masquerade has given the port, unless the node itself began them. It deletes nothing else: a flow that the rules have let begin
 // counts for the pod that began it, and would count for the other end if the other end began it
 // anew.
 //
 // It takes as long as Forget.
-func (t *Table) ForgetMapped(mapped HostPort) error {
+func (t *Table) ForgetMapped(mapped Mapped) error {
 	own, err := t.localAddrs()
 	if err != nil {
 		return fmt.Errorf("listing the node's addresses: %w", err)
 	}
+	port := HostPort(func(protocol string, at netip.AddrPort) bool { _, ok := mapped(protocol, at); return ok })
 	return t.forget(func(entry []byte) bool {
 		orig, reply := read(entry)
-		return mapped.precedes(own, orig, reply)
+		return port.precedes(own, orig, reply) || mapped.misses(own, orig, reply)
 	})
+}
+
+// misses reports whether a flow of UDP or SCTP to a host port goes to another address than that of the
+// port's pod. `own` are the node's addresses.
+func (m Mapped) misses(own map[netip.Addr]bool, orig, reply ends) bool {
+	if !own[orig.dst] || untranslated(orig, reply) {
+		return false
+	}
+	var pod netip.AddrPort
+	leads := HostPort(func(protocol string, at netip.AddrPort) (ok bool) { pod, ok = m(protocol, at); return ok })
+	return leads.leads(orig.proto, orig.dst, orig.dstPort) && pod.Addr() != reply.src
 }
 
 // precedes reports whether a flow has a host port from before that port was mapped: the flow goes to the

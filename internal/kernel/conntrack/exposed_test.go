@@ -67,8 +67,8 @@ func TestForgetExposed(t *testing.T) {
 	nettest.Eventually(t, "those to be gone that anybody may have begun", func() bool { return entries(t) == want })
 }
 
-// ForgetMapped deletes the flows that used a port before it became a host port: flows to the node
-// itself, and flows of any pool to which masquerade has given the port. It deletes no other flows, such
+// ForgetMapped deletes the flows that used a port before it became a pod's host port: flows to the node
+// itself, flows to the port's former pod, and flows of any pool to which masquerade has given the port. It deletes no other flows, such
 // as flows between pods.
 func TestForgetMapped(t *testing.T) {
 	table := open(t)
@@ -90,8 +90,9 @@ func TestForgetMapped(t *testing.T) {
 	enterAt(t, 55, 0, 80, "10.89.0.7", beyond, beyond, node) // masqueraded as the host port, from another agent's pool
 	enterAt(t, 80, 0, 22, beyond, node, node, beyond)        // to the node itself
 	enterAt(t, 80, 0, 23, pod, node, node, pod)              // from a pod to the node itself
-	must(t, table.ForgetMapped(func(protocol string, at netip.AddrPort) bool {
-		return protocol == "udp" && at == netip.MustParseAddrPort("192.0.2.9:80")
+	enterAt(t, 80, 0, 24, beyond, node, other, beyond)       // by the host port, to the pod that had it before
+	must(t, table.ForgetMapped(func(protocol string, at netip.AddrPort) (netip.AddrPort, bool) {
+		return netip.MustParseAddrPort(pod + ":8080"), protocol == "udp" && at == netip.MustParseAddrPort("192.0.2.9:80")
 	}))
 	nettest.Eventually(t, "those alone to be gone", func() bool { return entries(t) == want })
 }

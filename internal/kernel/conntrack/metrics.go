@@ -97,9 +97,11 @@ func (m *metrics) addrs(each func(netip.Addr)) error {
 	return err
 }
 
-// forgetMetrics deletes TCP's metrics of some addresses.
-func (t *Table) forgetMetrics(addrs []netip.Addr) error {
-	return t.withMetrics("deleting TCP's metrics of addresses", func(m *metrics) error { return m.forget(addrs) })
+// forgetMetrics deletes TCP's metrics of those of some addresses that are still among them.
+func (t *Table) forgetMetrics(addrs []netip.Addr, among func(netip.Addr) bool) error {
+	return t.withMetrics("deleting TCP's metrics of addresses", func(m *metrics) error {
+		return m.forget(slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return !among(a) }))
+	})
 }
 
 // measured calls note with each address that TCP has metrics of.

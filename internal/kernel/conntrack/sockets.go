@@ -51,13 +51,13 @@ const (
 	left = 1<<unix.BPF_TCP_FIN_WAIT1 | 1<<unix.BPF_TCP_FIN_WAIT2 | 1<<unix.BPF_TCP_LAST_ACK | 1<<unix.BPF_TCP_CLOSING
 )
 
-// endSockets ends the node's TCP connections to some addresses; their programs get
-// ECONNABORTED. The kernel goes over its TCP sockets once for each family, and lists those
+// endSockets ends the node's TCP connections to those of all addresses that are still among them; their
+// programs get ECONNABORTED. The kernel goes over its TCP sockets once for each family, and lists those
 // that the filter of near chooses.
 //
 //	ss -K dst ADDR
-func (t *Table) endSockets(among map[netip.Addr]bool) error {
-	return t.withSockets("ending TCP connections", func(s *socket) error { return s.endSockets(among) })
+func (t *Table) endSockets(all map[netip.Addr]bool, among func(netip.Addr) bool) error {
+	return t.withSockets("ending TCP connections", func(s *socket) error { return s.endSockets(all, among) })
 }
 
 // peers calls note with the peer of each TCP connection that endSockets would end.
@@ -97,12 +97,12 @@ func (t *Table) withSockets(doing string, do func(*socket) error) error {
 	return err
 }
 
-func (s *socket) endSockets(among map[netip.Addr]bool) error {
+func (s *socket) endSockets(all map[netip.Addr]bool, among func(netip.Addr) bool) error {
 	var found [][]byte // family and id of each socket to end
-	near4, near6 := near(among, netip.Addr.Is4), near(among, netip.Addr.Is6)
+	near4, near6 := near(all, netip.Addr.Is4), near(all, netip.Addr.Is6)
 	filter6 := either(near4, near6) // an IPv6 socket may have an IPv4 peer
 	err := s.connections(near4, filter6, func(answer []byte) {
-		if among[peer(answer)] {
+		if among(peer(answer)) {
 			found = append(found, slices.Concat(answer[:1], answer[answerID:answerID+idSize]))
 		}
 	})

@@ -178,13 +178,20 @@ func IsLocal(addr netip.Addr, local *bool) Request {
 	return r
 }
 
-// Reached returns the addresses among addrs that the node itself has, or to which the node has a
-// route for the address alone. An unreachable route does not count, nor does an address for which the
-// look-up fails. Policy rules apply.
+// Lead is where a packet to an address would go.
+type Lead int
+
+const (
+	LeadsNowhere Lead = iota // the node has no route, or an unreachable one, or its look-up fails
+	LeadsAway                // by a route to more addresses than this one
+	LeadsToOne               // to the node itself, or by a route to this address alone
+)
+
+// Leads returns where packets of the node to addresses would go. Policy rules apply.
 //
 //	ip route get fibmatch ADDR
-func (c *Conn) Reached(addrs []netip.Addr) []netip.Addr {
-	found := make([]bool, len(addrs))
+func (c *Conn) Leads(addrs []netip.Addr) []Lead {
+	leads := make([]Lead, len(addrs))
 	rs := make([]Request, len(addrs))
 	for i, a := range addrs {
 		rs[i] = MatchRoute(a, nil)
@@ -193,15 +200,26 @@ func (c *Conn) Reached(addrs []netip.Addr) []netip.Addr {
 				return fmt.Errorf("netlink message of %d bytes, less than %d", len(b), unix.SizeofRtMsg)
 			}
 			m := nl.DeserializeRtMsg(b)
-			found[i] = int(m.Dst_len) == a.BitLen() && (m.Type == unix.RTN_UNICAST || m.Type == unix.RTN_LOCAL)
+			if m.Type == unix.RTN_UNICAST || m.Type == unix.RTN_LOCAL {
+				leads[i] = LeadsAway
+				if int(m.Dst_len) == a.BitLen() {
+					leads[i] = LeadsToOne
+				}
+			}
 			return nil
 		}
 	}
 	c.Each(rs...)
+	return leads
+}
+
+// Reached returns the addresses among addrs that the node itself has, or to which the node has a
+// route for the address alone (LeadsToOne).
+func (c *Conn) Reached(addrs []netip.Addr) []netip.Addr {
 	var reached []netip.Addr
-	for i, a := range addrs {
-		if found[i] {
-			reached = append(reached, a)
+	for i, lead := range c.Leads(addrs) {
+		if lead == LeadsToOne {
+			reached = append(reached, addrs[i])
 		}
 	}
 	return reached

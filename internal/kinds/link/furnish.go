@@ -18,9 +18,8 @@ import (
 
 // furnishHost gives the host's end what it lacks: it sets sysctls and attributes, moves the
 // link to the live group, limits what it sends and lets in, sets it up, and adds the routes and
-// neighbours for the pod's addresses. If the link is new, furnishHost calls Unbarred with the addresses to
-// which the node has had a way until then. After an error, up reports whether furnishHost may have set the
-// link up. furnishHost goes by the link's index: somebody may have given the link's name to another
+// neighbours for the pod's addresses. After an error, up reports whether furnishHost may have set the link
+// up. furnishHost goes by the link's index: somebody may have given the link's name to another
 // link since the caller looked. For sysctls furnishHost may need the name that the caller has seen. If
 // the link has lost that name, the error is errRenamed.
 func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) (up bool, err error) {
@@ -72,14 +71,6 @@ func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) (up b
 	if link.Group != l.groups.Live() {
 		settings = append(settings, rtnl.Group(l.groups.Live()))
 	}
-	asks := len(rs)
-	var asked []netip.Addr
-	if link.Group == l.groups.Coming() { // a new link: nothing can have led to the pod yet
-		asked = s.Addresses
-	}
-	for _, a := range asked {
-		rs = append(rs, rtnl.MatchRoute(a, new(rtnl.Route)))
-	}
 	setsUp := len(rs)
 	rs = append(rs, rtnl.SetLinkAt(link.Index, settings...))
 	for _, a := range s.Addresses {
@@ -92,29 +83,13 @@ func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) (up b
 	}
 	errs := l.conn.Each(rs...)
 	up = !errors.Is(errs[setsUp], kernel.ErrNotFound)
-	unbarred := unbarred(asked, errs[asks:setsUp])
-	clear(errs[asks:setsUp])
 	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
 		err = errs[i]
 	}
 	if errors.Is(err, kernel.ErrExists) { // of these requests only AddRoute can return this error
 		return up, fmt.Errorf("%w: %w", hold.ErrForeign, err)
 	}
-	if err == nil && len(unbarred) > 0 {
-		l.unbarred(unbarred)
-	}
 	return up, err
-}
-
-// unbarred returns the addresses among asked to which the node had a way, by the answers to the questions
-// for that way (rtnl.MatchRoute), each of which is an error if the node drops what goes there.
-func unbarred(asked []netip.Addr, answers []error) (addrs []netip.Addr) {
-	for i, a := range asked {
-		if answers[i] == nil {
-			addrs = append(addrs, a)
-		}
-	}
-	return addrs
 }
 
 // renewIPv6 restarts IPv6 on a link that has lost all its IPv6 routes: it switches IPv6 off,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 
@@ -51,10 +50,6 @@ type Options struct {
 	// Forwards reports whether the node has to forward what pods send. nil: the node does not have to,
 	// or somebody else sees to that.
 	Forwards func() bool
-	// Unbarred is called with addresses of a pod that has just got its first link, if packets to these
-	// addresses had a way until then: the pool's route was missing, and the kernel may remember their
-	// connections, which would lead to the pod. Acquire waits for it. nil: Links tells nobody.
-	Unbarred func([]netip.Addr)
 	// Unpoliced is called once, with the reason, if a link has a rate for what its pod sends, and the
 	// kernel cannot drop what comes in above that rate. It must not block. nil: Links tells nobody.
 	Unpoliced func(error)
@@ -70,7 +65,6 @@ type Links struct {
 	since     func(hold.ID) int64
 	going     func(hold.ID) (bool, error)
 	forwards  func() bool
-	unbarred  func([]netip.Addr)
 	asked     sync.Once   // for the question whether the kernel can limit what links let in
 	lawless   atomic.Bool // the kernel cannot limit what links let in
 	unpoliced func(error)
@@ -87,7 +81,7 @@ type Links struct {
 
 // New returns the links of an instance.
 func New(o Options) *Links {
-	l := &Links{conn: o.Conn, prefix: o.Prefix, groups: o.Groups, barrier: o.Barrier, exposed: o.Exposed, since: o.Since, going: o.Going, forwards: o.Forwards, unbarred: o.Unbarred, unpoliced: o.Unpoliced}
+	l := &Links{conn: o.Conn, prefix: o.Prefix, groups: o.Groups, barrier: o.Barrier, exposed: o.Exposed, since: o.Since, going: o.Going, forwards: o.Forwards, unpoliced: o.Unpoliced}
 	if l.barrier == nil {
 		l.barrier = func() bool { return true }
 	}
@@ -102,9 +96,6 @@ func New(o Options) *Links {
 	}
 	if l.forwards == nil {
 		l.forwards = func() bool { return false }
-	}
-	if l.unbarred == nil {
-		l.unbarred = func([]netip.Addr) {}
 	}
 	if l.unpoliced == nil {
 		l.unpoliced = func(error) {}

@@ -14,9 +14,15 @@ type tracked struct{ *doors }
 func (t tracked) Close() {}
 
 func (t tracked) Forget(addrs []netip.Addr) error {
+	return t.ForgetUnless(addrs, func(netip.Addr) bool { return false })
+}
+
+func (t tracked) ForgetUnless(addrs []netip.Addr, spared func(netip.Addr) bool) error {
 	return t.step("forget", fmt.Sprint(addrs), func() error {
 		for _, a := range addrs {
-			delete(t.flows, a)
+			if !spared(a) {
+				delete(t.flows, a)
+			}
 		}
 		return nil
 	})
@@ -33,8 +39,8 @@ func (t tracked) Named(is func(netip.Addr) bool) (named []netip.Addr, err error)
 	})
 }
 
-func (t tracked) ForgetExposed(conntrack.Rules) error   { return nil }
-func (t tracked) ForgetMapped(conntrack.HostPort) error { return nil }
+func (t tracked) ForgetExposed(conntrack.Rules) error { return nil }
+func (t tracked) ForgetMapped(conntrack.Mapped) error { return nil }
 
 // Load and Trim answer for a table that is never full.
 func (t tracked) Load() (entries, most int, err error) { return 0, 0, nil }

@@ -1,0 +1,95 @@
+package traffic
+
+import (
+	"log/slog"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/berth-net/berth/internal/boottime"
+	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/ground"
+	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds"
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/node"
+)
+
+// slow is a kernel that remembers traffic of one address, and that forgets it only when it is let.
+type slow struct {
+	kinds.Tracked
+	at       netip.Addr
+	let      chan struct{}
+	answered chan bool // whether ForgetUnless has forgotten the address
+}
+
+func (s *slow) Named(is func(netip.Addr) bool) ([]netip.Addr, error) {
+	return slices.DeleteFunc([]netip.Addr{s.at}, func(a netip.Addr) bool { return !is(a) }), nil
+}
+
+func (s *slow) ForgetUnless(addrs []netip.Addr, spared func(netip.Addr) bool) error {
+	<-s.let
+	s.answered <- slices.Contains(addrs, s.at) && !spared(s.at)
+	return nil
+}
+
+// led is a node on which packets to all addresses go to one place.
+type led struct {
+	node.Conn
+	lead rtnl.Lead
+}
+
+func (l led) Leads(addrs []netip.Addr) []rtnl.Lead {
+	return slices.Repeat([]rtnl.Lead{l.lead}, len(addrs))
+}
+func (led) Reached([]netip.Addr) []netip.Addr { return nil }
+
+// A claim goes on without a pass over connection tracking that takes longer than a second. When the pass
+// comes to its end at last, it leaves alone what the pod has begun since.
+func TestLatePassSparesThePod(t *testing.T) {
+	for name, late := range map[string]struct {
+		lead  rtnl.Lead
+		taint bool
+	}{
+		"of a tainted pool":                 {rtnl.LeadsNowhere, true},
+		"of an address that can be reached": {rtnl.LeadsAway, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, hangs := range []bool{false, true} {
+				synctest.Test(t, func(t *testing.T) {
+					at := netip.MustParseAddr("10.88.0.7")
+					s := &slow{at: at, let: make(chan struct{}), answered: make(chan bool, 1)}
+					cidr := netip.PrefixFrom(at, 32)
+					c := &config.Config{Pools: []ipam.PoolConfig{{Name: "a", CIDRs: []netip.Prefix{cidr}}}}
+					d := &daemon.Core{Clock: boottime.NewClock(nil, nil)}
+					d.Log = slog.New(slog.DiscardHandler)
+					n := &node.Node{Tracked: s, Conn: led{lead: late.lead}}
+					g, err := ground.New(d, n, c)
+					nettest.Must(t, err)
+					tr := New(d, n, g, nil, nil)
+					if late.taint {
+						g.Pools.Taint(cidr)
+					}
+					if !hangs {
+						close(s.let)
+					}
+					began := time.Now()
+					claim, err := tr.Claim(t.Context(), "a", nil)
+					if err != nil || claim.V4 != at || (time.Since(began) > 0) != hangs {
+						t.Errorf("%v after %v: %v", claim, time.Since(began), err)
+					}
+					if hangs {
+						close(s.let)
+					}
+					if forgotten := <-s.answered; forgotten == hangs {
+						t.Errorf("the kernel forgets the address: %t", forgotten)
+					}
+				})
+			}
+		})
+	}
+}
