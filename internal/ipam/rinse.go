@@ -89,6 +89,24 @@ func (p *IPAM) RestOn(pass Pass, addrs []netip.Addr, until time.Time) {
 	}
 }
 
+// Postpone leaves some of a pass's due addresses due, for a later pass, although this one succeeds. The
+// caller calls it before Rinsed.
+func (p *IPAM) Postpone(pass Pass, addrs []netip.Addr) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, a := range addrs {
+		c, off := p.locate(a)
+		if c == nil {
+			continue
+		}
+		i := c.index.slot(off)
+		if x := c.space.slots[i]; i != 0 && x.state == due && x.until == pass.number {
+			c.space.leave(i)
+			c.space.enter(due, i) // behind those that Rinsed frees
+		}
+	}
+}
+
 // Rinsed ends a pass that succeeded. Its addresses are free now, except those that were claimed or became
 // due again meanwhile, and its lost CIDRs are open. If the pools have changed since Due (Set, Drain,
 // Drained), the addresses stay due, for another pass.

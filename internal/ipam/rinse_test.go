@@ -46,6 +46,24 @@ func TestAvailableOfTwoFamilies(t *testing.T) {
 	want(t, fmt.Sprint(p.Available("a", at(2))), "<nil>")
 }
 
+// What is postponed stays due, and keeps nothing else from being free.
+func TestPostpone(t *testing.T) {
+	p := mustNew(t, poolOf("a", "10.0.0.1/32", "10.0.0.2/32", "10.0.0.3/32"))
+	for _, a := range addrs("10.0.0.1", "10.0.0.2", "10.0.0.3") {
+		p.Claim("a", t0)
+		p.Free(a, at(1))
+	}
+	pass := p.Due(at(2))
+	p.Postpone(pass, addrs("10.0.0.1", "10.0.0.9"))
+	p.Rinsed(pass)
+	want(t, show(p.Claim("a", at(2))), "10.0.0.2")
+	want(t, show(p.Claim("a", at(2))), "10.0.0.3")
+	want(t, fmt.Sprint(p.Due(at(2)).Addrs), "[10.0.0.1]")
+	p.Postpone(pass, addrs("10.0.0.1")) // a later pass has it
+	rinse(p, at(3))
+	want(t, show(p.Claim("a", at(3))), "10.0.0.1")
+}
+
 // If packets may have passed that the pool's route should have stopped, rested addresses are
 // due again.
 func TestTaint(t *testing.T) {

@@ -90,7 +90,7 @@ func (t *Traffic) unbar(addrs []netip.Addr) {
 func (t *Traffic) claim(ctx context.Context, pool string, wanted []netip.Addr) (ipam.Claim, error) {
 	if t.ground.Pools.Tainted(pool) {
 		// Without the pass the claim goes on, because no pod waits for connection tracking that fails or hangs.
-		_, _ = patience.Call(&t.untainting, "rinse", untaintLimit, func() (time.Time, error) { return t.rinse(context.WithoutCancel(ctx)) }, nil)
+		_, _ = patience.Call(&t.untainting, "rinse", untaintLimit, func() (time.Time, error) { return t.rinse(context.WithoutCancel(ctx), true) }, nil)
 	}
 	for {
 		c, err := t.claimNow(pool, wanted)
@@ -98,7 +98,7 @@ func (t *Traffic) claim(ctx context.Context, pool string, wanted []netip.Addr) (
 		if !errors.Is(err, ipam.ErrDue) && (!errors.As(err, &full) || full.Due == 0) {
 			return c, err
 		}
-		if _, failed := t.rinse(ctx); failed != nil || ctx.Err() != nil {
+		if _, failed := t.rinse(ctx, true); failed != nil || ctx.Err() != nil {
 			return c, errors.Join(err, failed)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/flows"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 	"github.com/berth-net/berth/internal/patience"
@@ -41,8 +42,10 @@ func (t *Traffic) Rests() {
 }
 
 // rinse does a pass, if an address is due, and returns when the next address will be due;
-// zero: none rests. A caller waits for a pass that is under way already.
-func (t *Traffic) rinse(ctx context.Context) (next time.Time, err error) {
+// zero: none rests. A caller waits for a pass that is under way already. As long as packets to a due address
+// have a way out of the node, others may begin new connections to it: such an address stays due for a
+// minute more, unless a claim needs it (claimed).
+func (t *Traffic) rinse(ctx context.Context, claimed bool) (next time.Time, err error) {
 	done, err := t.turn.Take(ctx)
 	if err != nil {
 		return time.Time{}, err
@@ -68,10 +71,27 @@ func (t *Traffic) rinse(ctx context.Context) (next time.Time, err error) {
 		}
 		return pass.Next, err
 	}
-	t.ground.Pools.RestOn(pass, others, t.Clock.Now().Add(restOn))
+	again := t.Clock.Now().Add(restOn)
+	t.ground.Pools.RestOn(pass, others, again)
+	if away := t.away(pass.Addrs); !claimed && len(away) > 0 {
+		t.ground.Pools.Postpone(pass, away)
+		if pass.Next.IsZero() || again.Before(pass.Next) {
+			pass.Next = again
+		}
+	}
 	t.ground.Pools.Rinsed(pass)
 	t.failed.Store(nil)
 	return pass.Next, nil
+}
+
+// away returns the addresses to which packets have a way out of the node.
+func (t *Traffic) away(addrs []netip.Addr) (away []netip.Addr) {
+	for i, lead := range t.node.Conn.Leads(addrs) {
+		if lead == rtnl.LeadsAway {
+			away = append(away, addrs[i])
+		}
+	}
+	return away
 }
 
 // unknown returns the addresses in CIDRs that the kernel remembers traffic of, or that a program of the node
@@ -88,7 +108,7 @@ func (t *Traffic) unknown(lost []netip.Prefix) ([]netip.Addr, error) {
 func (t *Traffic) KeepRinsed(ctx context.Context) {
 	failed := 0 // passes in a row
 	for ctx.Err() == nil {
-		next, err := t.rinse(ctx)
+		next, err := t.rinse(ctx, false)
 		if err != nil {
 			failed++
 			daemon.Sleep(ctx, patience.Backoff(RinseEvery, rinseAgain, failed), nil)

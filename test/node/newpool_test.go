@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -59,25 +60,60 @@ func TestFreeAddressesThatHadAWay(t *testing.T) {
 	defer func() { a.releaseAll(); a.remove() }()
 	a.configure("pools:\n- {name: a, cidrs: [10.88.0.6/31]}\n")
 	a.startWatched()
-	nettest.Run(t, nil, "ip link add elsewhere type veth peer name inside")
-	defer nettest.Run(t, nil, "ip link del elsewhere")
-	for _, end := range []string{"elsewhere", "inside"} {
-		nettest.Run(t, nil, "ip link set "+end+" up")
-	}
-	nettest.Run(t, nil, "ip route add 10.88.0.6/31 dev elsewhere metric 1")
 	sent := []netip.Addr{netip.MustParseAddr("10.88.0.6"), netip.MustParseAddr("10.88.0.7")}
+	away(t, sent...)
 	for _, to := range sent {
-		nettest.Run(t, nil, "ip neigh add "+to.String()+" lladdr 02:00:00:00:00:07 dev elsewhere")
-		client, err := net.Dial("udp", netip.AddrPortFrom(to, 7777).String())
-		must(t, err)
-		defer client.Close()
-		_, err = client.Write([]byte("to nobody"))
-		must(t, err)
-		nettest.Eventually(t, "the kernel remembers the traffic", func() bool { return tracked(t, to) })
+		send(t, to)
 	}
 	if got := a.add("pod", nettest.Pod(t)).addrs[0]; !slices.Contains(sent, got) || tracked(t, got) {
 		t.Errorf("the kernel remembers traffic of %s when a pod gets it", got)
 	}
+}
+
+// Somebody's route leads packets for a deleted pod out of the node, also behind the rest of the pod's address,
+// and goes. The pod that gets the address next gets nothing of the connections that came so.
+func TestFormerAddressThatHadAWay(t *testing.T) {
+	a := newAgent(t, nil)
+	defer func() { a.releaseAll(); a.remove() }()
+	a.configure("sweepInterval: 1h\ncooldown: 100ms\npools:\n- {name: a, cidrs: [10.88.0.6/31]}\n")
+	a.startWatched()
+	a.add("stays", nettest.Pod(t))
+	at := a.add("former", nettest.Pod(t)).addrs[0]
+	elsewhere := away(t, at)
+	a.del("former", wait)
+	send(t, at)
+	nettest.Eventually(t, "the pass behind the rest", func() bool { return !tracked(t, at) })
+	send(t, at)
+	elsewhere()
+	a.wantForgotten(at)
+}
+
+// away leads packets for 10.88.0.6/31 out of the node, past a pool's own route, until the function that it
+// returns is called, or the test ends. Packets for `at` get somewhere.
+func away(t *testing.T, at ...netip.Addr) (end func()) {
+	nettest.Run(t, nil, "ip link add elsewhere type veth peer name inside")
+	end = sync.OnceFunc(func() { nettest.Run(t, nil, "ip link del elsewhere") })
+	t.Cleanup(end)
+	for _, end := range []string{"elsewhere", "inside"} {
+		nettest.Run(t, nil, "ip link set "+end+" up")
+	}
+	nettest.Run(t, nil, "ip route add 10.88.0.6/31 dev elsewhere metric 1")
+	for _, a := range at {
+		nettest.Run(t, nil, "ip neigh add "+a.String()+" lladdr 02:00:00:00:00:07 dev elsewhere")
+	}
+	return end
+}
+
+// send sends to an address until the kernel remembers that.
+func send(t *testing.T, to netip.Addr) {
+	t.Helper()
+	client, err := net.Dial("udp", netip.AddrPortFrom(to, 7777).String())
+	must(t, err)
+	defer client.Close()
+	nettest.Eventually(t, "the kernel remembers the traffic", func() bool {
+		_, _ = client.Write([]byte("to nobody"))
+		return tracked(t, to)
+	})
 }
 
 // wantForgotten attaches a pod with the pool's only address.
