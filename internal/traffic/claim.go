@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/internal/ipam"
-	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/patience"
 )
 
@@ -41,21 +40,14 @@ func (t *Traffic) claimOwn(ctx context.Context, pool string, wanted []netip.Addr
 		if c, err = t.claim(ctx, pool, wanted); err != nil {
 			return c, err
 		}
-		addrs := c.Addrs()
-		var open []netip.Addr
-		err = nil
-		for i, lead := range t.node.Conn.Leads(addrs) {
-			switch lead {
-			case rtnl.LeadsToOne:
-				t.ground.Pools.Free(addrs[i], t.Clock.Now().Add(restOn))
-				err = &ipam.AddrError{Pool: pool, Addr: addrs[i], Err: ipam.ErrElsewhere}
-			case rtnl.LeadsAway:
-				open = append(open, addrs[i])
-			}
-		}
-		if err == nil {
-			t.unbar(open)
+		away, others := t.node.Conn.Ways(c.Addrs())
+		if len(others) == 0 {
+			t.unbar(away)
 			return c, nil
+		}
+		for _, a := range others {
+			t.ground.Pools.Free(a, t.Clock.Now().Add(restOn))
+			err = &ipam.AddrError{Pool: pool, Addr: a, Err: ipam.ErrElsewhere}
 		}
 		t.Unclaim(c)
 		t.Rests()

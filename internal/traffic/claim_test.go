@@ -13,7 +13,6 @@ import (
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/ipam"
-	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/node"
@@ -37,26 +36,30 @@ func (s *slow) ForgetUnless(addrs []netip.Addr, spared func(netip.Addr) bool) er
 	return nil
 }
 
-// led is a node on which packets to all addresses go to one place.
+// led is a node on which packets to all addresses have a way out, or none has.
 type led struct {
 	node.Conn
-	lead rtnl.Lead
+	away bool
 }
 
-func (l led) Leads(addrs []netip.Addr) []rtnl.Lead {
-	return slices.Repeat([]rtnl.Lead{l.lead}, len(addrs))
+func (l led) Ways(addrs []netip.Addr) (away, own []netip.Addr) {
+	if l.away {
+		away = addrs
+	}
+	return away, nil
 }
+
 func (led) Reached([]netip.Addr) []netip.Addr { return nil }
 
 // A claim goes on without a pass over connection tracking that takes longer than a second. When the pass
 // comes to its end at last, it leaves alone what the pod has begun since.
 func TestLatePassSparesThePod(t *testing.T) {
 	for name, late := range map[string]struct {
-		lead  rtnl.Lead
+		away  bool
 		taint bool
 	}{
-		"of a tainted pool":                 {rtnl.LeadsNowhere, true},
-		"of an address that can be reached": {rtnl.LeadsAway, false},
+		"of a tainted pool":                 {false, true},
+		"of an address that can be reached": {true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, hangs := range []bool{false, true} {
@@ -67,7 +70,7 @@ func TestLatePassSparesThePod(t *testing.T) {
 					c := &config.Config{Pools: []ipam.PoolConfig{{Name: "a", CIDRs: []netip.Prefix{cidr}}}}
 					d := &daemon.Core{Clock: boottime.NewClock(nil, nil)}
 					d.Log = slog.New(slog.DiscardHandler)
-					n := &node.Node{Tracked: s, Conn: led{lead: late.lead}}
+					n := &node.Node{Tracked: s, Conn: led{away: late.away}}
 					g, err := ground.New(d, n, c)
 					nettest.Must(t, err)
 					tr := New(d, n, g, nil, nil)

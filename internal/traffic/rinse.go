@@ -10,7 +10,6 @@ import (
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
-	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/flows"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 	"github.com/berth-net/berth/internal/patience"
@@ -73,7 +72,7 @@ func (t *Traffic) rinse(ctx context.Context, claimed bool) (next time.Time, err 
 	}
 	again := t.Clock.Now().Add(restOn)
 	t.ground.Pools.RestOn(pass, others, again)
-	if away := t.away(pass.Addrs); !claimed && len(away) > 0 {
+	if away, _ := t.node.Conn.Ways(pass.Addrs); !claimed && len(away) > 0 {
 		t.ground.Pools.Postpone(pass, away)
 		if pass.Next.IsZero() || again.Before(pass.Next) {
 			pass.Next = again
@@ -82,16 +81,6 @@ func (t *Traffic) rinse(ctx context.Context, claimed bool) (next time.Time, err 
 	t.ground.Pools.Rinsed(pass)
 	t.failed.Store(nil)
 	return pass.Next, nil
-}
-
-// away returns the addresses to which packets have a way out of the node.
-func (t *Traffic) away(addrs []netip.Addr) (away []netip.Addr) {
-	for i, lead := range t.node.Conn.Leads(addrs) {
-		if lead == rtnl.LeadsAway {
-			away = append(away, addrs[i])
-		}
-	}
-	return away
 }
 
 // unknown returns the addresses in CIDRs that the kernel remembers traffic of, or that a program of the node

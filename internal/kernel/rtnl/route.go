@@ -178,20 +178,13 @@ func IsLocal(addr netip.Addr, local *bool) Request {
 	return r
 }
 
-// Lead is where a packet to an address would go.
-type Lead int
-
-const (
-	LeadsNowhere Lead = iota // the node has no route, or an unreachable one, or its look-up fails
-	LeadsAway                // by a route to more addresses than this one
-	LeadsToOne               // to the node itself, or by a route to this address alone
-)
-
-// Leads returns where packets of the node to addresses would go. Policy rules apply.
+// Ways returns the addresses among addrs to which packets of the node have a way: `away`, by a route to more
+// addresses; `own`, to the node itself, or by a route to the address alone. An unreachable route is none, and
+// neither list has an address for which the look-up fails. Policy rules apply.
 //
 //	ip route get fibmatch ADDR
-func (c *Conn) Leads(addrs []netip.Addr) []Lead {
-	leads := make([]Lead, len(addrs))
+func (c *Conn) Ways(addrs []netip.Addr) (away, own []netip.Addr) {
+	ways := make([]*[]netip.Addr, len(addrs))
 	rs := make([]Request, len(addrs))
 	for i, a := range addrs {
 		rs[i] = MatchRoute(a, nil)
@@ -200,29 +193,30 @@ func (c *Conn) Leads(addrs []netip.Addr) []Lead {
 				return fmt.Errorf("netlink message of %d bytes, less than %d", len(b), unix.SizeofRtMsg)
 			}
 			m := nl.DeserializeRtMsg(b)
-			if m.Type == unix.RTN_UNICAST || m.Type == unix.RTN_LOCAL {
-				leads[i] = LeadsAway
-				if int(m.Dst_len) == a.BitLen() {
-					leads[i] = LeadsToOne
-				}
+			switch {
+			case m.Type != unix.RTN_UNICAST && m.Type != unix.RTN_LOCAL:
+			case int(m.Dst_len) == a.BitLen():
+				ways[i] = &own
+			default:
+				ways[i] = &away
 			}
 			return nil
 		}
 	}
 	c.Each(rs...)
-	return leads
+	for i, way := range ways {
+		if way != nil {
+			*way = append(*way, addrs[i])
+		}
+	}
+	return away, own
 }
 
 // Reached returns the addresses among addrs that the node itself has, or to which the node has a
-// route for the address alone (LeadsToOne).
+// route for the address alone.
 func (c *Conn) Reached(addrs []netip.Addr) []netip.Addr {
-	var reached []netip.Addr
-	for i, lead := range c.Leads(addrs) {
-		if lead == LeadsToOne {
-			reached = append(reached, addrs[i])
-		}
-	}
-	return reached
+	_, own := c.Ways(addrs)
+	return own
 }
 
 // RouteFilter chooses among Berth's routes.

@@ -98,17 +98,7 @@ func (c conn) Routes(f rtnl.RouteFilter) ([]rtnl.Route, error) {
 	return all, nil
 }
 
-func (c conn) Leads(addrs []netip.Addr) []rtnl.Lead {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	leads := make([]rtnl.Lead, len(addrs))
-	for i, a := range addrs {
-		if c.ways[a] != nil {
-			leads[i] = rtnl.LeadsToOne
-		}
-	}
-	return leads
-}
+func (c conn) Ways(addrs []netip.Addr) (away, own []netip.Addr) { return nil, c.Reached(addrs) }
 
 // Reached returns the addresses that a host route leads to.
 func (c conn) Reached(addrs []netip.Addr) []netip.Addr {

@@ -1,0 +1,35 @@
+package rtnl_test
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// Ways tells addresses to which packets go nowhere from those that others may reach, and these from those
+// that somebody has.
+func TestWays(t *testing.T) {
+	pod := nettest.Pod(t)
+	at := open(t, pod)
+	for _, c := range []string{
+		"ip link set lo up", "ip addr add 192.0.2.9/32 dev lo", "ip link add out type veth peer name end", "ip link set out up", "ip link set end up",
+		"ip route add unreachable 10.88.0.0/16", "ip route add 10.88.1.0/24 dev out", "ip route add 10.88.1.7/32 dev out", "ip route add blackhole 10.89.0.0/16",
+		"ip route add unreachable fd00:88::/64", "ip route add fd00:88::1:0/112 dev out", "ip route add fd00:88::1:7/128 dev out", "ip route add blackhole fd00:89::/64",
+	} {
+		nettest.Run(t, pod, c)
+	}
+	addrs := func(of ...string) (as []netip.Addr) {
+		for _, a := range of {
+			as = append(as, addr(a))
+		}
+		return as
+	}
+	nowhere := addrs("10.88.0.7", "10.89.0.7", "203.0.113.1", "fd00:88::7", "fd00:89::7", "2001:db8::1")
+	away, own := addrs("10.88.1.8", "fd00:88::1:8"), addrs("10.88.1.7", "192.0.2.9", "fd00:88::1:7", "::1")
+	gotAway, gotOwn := at.Ways(slices.Concat(nowhere, own, away))
+	if !slices.Equal(gotAway, away) || !slices.Equal(gotOwn, own) {
+		t.Errorf("away are %v, own %v; want %v and %v", gotAway, gotOwn, away, own)
+	}
+}
