@@ -47,10 +47,15 @@ type Bounds struct {
 }
 
 // hoard counts a pod's entries by rank (see rank). Trim deletes entries of a low rank first.
-type hoard [8]int
+type hoard [10]int
 
-// open is the lowest rank of entries whose connection is not closed.
-const open = 4
+const (
+	// open is the lowest rank of entries whose connection is not closed.
+	open = 4
+	// turns is the rank of entries that the pod has begun, and that another pod would begin anew by its next
+	// packet: they would count for that pod. It is odd, like those of all entries that the pod has begun.
+	turns = 9
+)
 
 // rank returns an entry's place in a hoard.
 func rank(closed, translated, begun bool) (r int) {
@@ -103,7 +108,8 @@ func (b Bounds) over(h hoard) (over hoard) {
 // connection is over with its entry. And if somebody made entries in the pod's name while the rules
 // were missing, no NAT has touched these entries: Trim deletes them before the pod's connections with
 // the world. If two entries are alike, Trim first deletes the entry that the pod has not begun, because
-// others can make a pod have such entries.
+// others can make a pod have such entries. Last of all Trim deletes flows to another pod without NAT and without
+// a handshake: that pod's next packet would begin them anew, as that pod's.
 //
 // Trim goes over the table once to count, and once more if a pod has too many entries. Each pass takes
 // 1.5 µs for each entry, and memory for two messages and the counts. Trim has sockets of its own, so
@@ -157,7 +163,7 @@ func (t *Table) Trim(ctx context.Context, whose map[netip.Addr]int, b Bounds) (g
 // entry counts twice.
 func (b Bounds) hoarder(entry []byte, whose map[netip.Addr]int) (n, r int, ok bool) {
 	var orig ends
-	var closed, translated, begun bool
+	var closed, translated, begun, turned bool
 	for len(entry) > 0 {
 		typ, value, rest := next(entry)
 		entry = rest
@@ -172,11 +178,16 @@ func (b Bounds) hoarder(entry []byte, whose map[netip.Addr]int) (n, r int, ok bo
 			translated = !untranslated(orig, reply)
 			if ok = begun; !begun {
 				n, ok = whose[reply.src]
+			} else if other, pods := whose[reply.src]; pods && other != n {
+				turned = !translated && !orig.handshake()
 			}
 		case attrProto:
 			state := inside(inside(value, attrProtoTCP), attrTCPState)
 			closed = len(state) == 1 && (state[0] == tcpTimeWait || state[0] == tcpClose) // the rules do not count such a connection any more
 		}
+	}
+	if turned {
+		return n, turns, ok
 	}
 	return n, rank(closed, translated, begun), ok
 }

@@ -81,6 +81,9 @@ func (l *Links) take(ctx context.Context, s *Spec) error {
 		if err := l.delete(s, link.Index); err != nil {
 			return err
 		}
+		if l.memory.waits(s.Name) {
+			return stillUsed(l.lingering.of(s))
+		}
 		if link.Up { // ADD sets a link up only in the live group: others have moved this link back to the coming group
 			l.exposed()
 		}

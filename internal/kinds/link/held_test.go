@@ -65,3 +65,28 @@ func TestAcquireHeld(t *testing.T) {
 	nettest.Eventually(t, "the kernel has let the interface go", func() bool { return f.kind.Acquire(t.Context(), h) == nil })
 	must(t, f.verify(h))
 }
+
+// A pod deletes its interface, and uses the next one, which comes to be half-made, while Acquire deletes it.
+// The pod gets no further link until the kernel has answered, and then one at the same index: with another
+// index it would get its share of connections anew.
+func TestIndexOutlivesHeldLink(t *testing.T) {
+	f := newFixture(t)
+	pod, h := f.pod("4")
+	index := f.show(h).Index
+	nettest.Run(t, pod, "ip link del eth0")
+	must(t, f.kind.Acquire(t.Context(), h))
+	letGo := nettest.HoldLink(t, pod, "eth0")
+	must(t, f.conn.Regroup(f.groups.Coming(), f.show(h))[0])
+	for range 2 {
+		if err := f.kind.Acquire(t.Context(), h); !errors.Is(err, kernel.ErrBusy) {
+			t.Errorf("the pod gets a link while the kernel waits: %v", err)
+		}
+	}
+	_, other := f.pod("4") // which may get the index that is free
+	must(t, f.kind.Acquire(t.Context(), other))
+	letGo()
+	nettest.Eventually(t, "the pod gets its link", func() bool { return f.kind.Acquire(t.Context(), h) == nil })
+	if now := f.show(h).Index; now != index {
+		t.Errorf("link %d became %d", index, now)
+	}
+}

@@ -64,23 +64,27 @@ func (l *lingering) of(s *Spec) int {
 func identity(r ns.Ref) ns.Ref { return ns.Ref{Dev: r.Dev, Ino: r.Ino, ID: r.ID} }
 
 // lingers returns an error of class kernel.ErrBusy if take would have to make a link for a pod that may
-// not have one more (mostLingering).
+// not have one more (mostLingering), or a link whose index is not free yet (memory.leaves).
 func (l *Links) lingers(s *Spec) error {
 	n := l.lingering.of(s)
-	if n < mostLingering {
+	if n < mostLingering && !l.memory.waits(s.Name) {
 		return nil
 	}
 	if link, err := l.locate(s); err == nil && link.Group != l.groups.Coming() {
 		return nil
 	}
-	return kernel.As(kernel.ErrBusy, fmt.Errorf("programs in the pod still use interfaces that are deleted, so that the kernel cannot let them go (%d deletions)", n))
+	return stillUsed(n)
+}
+
+func stillUsed(deletions int) error {
+	return kernel.As(kernel.ErrBusy, fmt.Errorf("programs in the pod still use interfaces that are deleted, so that the kernel cannot let them go (%d deletions)", deletions))
 }
 
 // delete deletes a half-made link by its index. It succeeds if no link has the index.
 func (l *Links) delete(s *Spec, index int) error {
 	answered, err := l.conn.Delete(rtnl.DelLinkAt(index), index)
 	if answered != nil {
-		l.memory.gone(s.Name) // the request may still be under way: the next link must not have this index
+		l.memory.leaves(s.Name, answered)
 		l.lingering.count(answered, s)
 	}
 	return ignoreGone(err)

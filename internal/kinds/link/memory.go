@@ -22,6 +22,9 @@ type remembered struct {
 	last      int  // the former index of a link that others have deleted and that Acquire may make again
 	cut       bool // the link is cut off, and as far as the agent knows not deleted yet
 	unsettled bool // ADD still has to wait until the pod's addresses receive
+	// leaving is closed once the kernel has answered the deletion of the link at the index last, which the
+	// link gets again; nil: no answer is missing.
+	leaving <-chan struct{}
 }
 
 func (m *memory) change(name string, f func(*remembered)) {
@@ -50,9 +53,10 @@ func (m *memory) move(name string, index int) {
 	}
 }
 
-// born notes the index of a new link, which nobody has cut off.
+// born notes the index of a new link, which nobody has cut off. A link that the memory has already was made
+// before, and others have deleted it.
 func (m *memory) born(name string, index int) {
-	m.change(name, func(r *remembered) { r.index, r.cut = index, false })
+	m.change(name, func(r *remembered) { r.last, r.index, r.cut, r.leaving = cmp.Or(r.index, r.last), index, false, nil })
 }
 
 // cut notes that a link is cut off.
@@ -146,6 +150,34 @@ func (m *memory) gone(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.links, name)
+}
+
+// leaves is gone for a half-made link whose deletion the kernel has not answered. If the link was made again
+// at a former index, the memory keeps the index: the pod must not get another one by what keeps the kernel
+// waiting.
+func (m *memory) leaves(name string, answered <-chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r := m.links[name]
+	delete(m.links, name)
+	if r.last != 0 {
+		m.links[name] = remembered{last: cmp.Or(r.index, r.last), leaving: answered}
+	}
+}
+
+// waits reports whether a link can be made only after the kernel has answered a deletion (leaves): until then
+// the deletion may still be under way, and would delete a new link at that index.
+func (m *memory) waits(name string) bool {
+	answered := m.get(name).leaving
+	if answered == nil {
+		return false
+	}
+	select {
+	case <-answered:
+		return false
+	default:
+		return true
+	}
 }
 
 // lost notes that others have deleted a link. If the memory has the link at this index, lost forgets
