@@ -34,6 +34,7 @@ func (p *IPAM) Claim(pool string, now time.Time) (c Claim, err error) {
 		return Claim{}, err
 	}
 	x.take(&c)
+	p.doubt(c)
 	return c, nil
 }
 
@@ -71,7 +72,20 @@ func (p *IPAM) ClaimExact(pool string, wanted []netip.Addr, now time.Time) (Clai
 		c.space.use(c, off)
 	}
 	x.take(&got)
+	p.doubt(got)
 	return got, nil
+}
+
+// doubt marks claimed addresses of tainted CIDRs: if nobody comes to use them, they are due when they are free.
+func (p *IPAM) doubt(c Claim) {
+	if len(p.tainted) == 0 {
+		return
+	}
+	for _, a := range c.Addrs() {
+		if of, off := p.locate(a); of != nil && p.tainted[of.prefix] {
+			of.space.doubt(of, off)
+		}
+	}
 }
 
 // obtainable returns the reason why the pool cannot give out address a; nil if it can.

@@ -142,7 +142,8 @@ func (p *IPAM) spaces() iter.Seq[*space] {
 }
 
 // Taint says that the kernel may remember traffic of free addresses in the prefix. The addresses among them
-// that pods have had become due again. Nobody knows which others the kernel remembers: the next pass finds
+// that pods have had become due again; so do those that are in use, if they are free without a rest
+// afterwards. Nobody knows which others the kernel remembers: the next pass finds
 // out (Pass.Lost), and until then the pools of these CIDRs are Tainted. If the ledger was lost, they give out
 // no address before that pass.
 func (p *IPAM) Taint(prefix netip.Prefix) {
@@ -161,6 +162,11 @@ func (p *IPAM) Taint(prefix netip.Prefix) {
 			if prefix.Contains(c.addr(s.slots[at].off)) {
 				s.leave(at)
 				s.enter(due, at)
+			}
+		}
+		for i := lists; i < len(s.slots); i++ {
+			if x := &s.slots[i]; x.state == used && prefix.Contains(s.cidrs[x.cidr].addr(x.off)) {
+				x.until = doubtful
 			}
 		}
 		for _, c := range s.cidrs {

@@ -46,6 +46,43 @@ func TestAvailableOfTwoFamilies(t *testing.T) {
 	want(t, fmt.Sprint(p.Available("a", at(2))), "<nil>")
 }
 
+// An address that is claimed while its CIDR is tainted, or in use when it becomes so, is due if it is free
+// without a rest: the pass that has asked the kernel left it out.
+func TestTaintOfUsed(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		free  func(*IPAM, Claim)
+		taint bool // while the address is in use; or before its claim
+	}{
+		{"claim given back", func(p *IPAM, c Claim) { p.Unclaim(c, at(2)) }, true},
+		{"no rest", func(p *IPAM, c Claim) { p.Free(c.V4, time.Time{}) }, true},
+		{"claim given back, tainted before", func(p *IPAM, c Claim) { p.Unclaim(c, at(2)) }, false},
+	} {
+		p := mustNew(t, poolOf("a", "10.0.0.1/32"))
+		cidr := prefixes("10.0.0.1/32")[0]
+		if !test.taint {
+			p.Taint(cidr)
+		}
+		c, _ := p.Claim("a", t0)
+		if test.taint {
+			p.Taint(cidr)
+		}
+		p.Set([]PoolConfig{poolOf("a", "10.0.0.1/32"), poolOf("b", "10.0.1.0/24")}, at(1)) // the mark stays
+		pass := p.Due(at(1))
+		p.Rinsed(pass)
+		test.free(p, c)
+		if got := p.Due(at(2)).Addrs; len(got) != 1 {
+			t.Errorf("%s: due are %v", test.name, got)
+		}
+		rinse(p, at(3))
+		want(t, show(p.Claim("a", at(3))), "10.0.0.1")
+		p.Unclaim(c, at(4))
+		if got := p.Due(at(4)).Addrs; len(got) != 0 {
+			t.Errorf("%s: due are %v behind a claim without a taint", test.name, got)
+		}
+	}
+}
+
 // What is postponed stays due, and keeps nothing else from being free.
 func TestPostpone(t *testing.T) {
 	p := mustNew(t, poolOf("a", "10.0.0.1/32", "10.0.0.2/32", "10.0.0.3/32"))

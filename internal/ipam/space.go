@@ -34,11 +34,14 @@ type space struct {
 
 type slot struct {
 	off        uint64
-	until      int64  // resting: the end of the cooldown, in Unix nanoseconds; due: the number of its last Pass, or 0
+	until      int64  // resting: the end of the cooldown, in Unix nanoseconds; due: the number of its last Pass, or 0; used: 0 or doubtful
 	prev, next uint32 // the slots before and behind it in its list
 	cidr       uint32 // index in space.cidrs
 	state      state
 }
+
+// doubtful is the mark of an address in use (space.doubt).
+const doubtful = 1
 
 type state uint8
 
@@ -70,13 +73,28 @@ func newSpace(prefixes []netip.Prefix, p *pool, remember int) *space {
 // use makes an address used, whatever its state was.
 func (s *space) use(c *cidr, off uint64) { s.enterUsed(s.fetch(c, off)) }
 
-// put makes an address the last of the rested ones, whatever its state was.
-func (s *space) put(c *cidr, off uint64) { s.enter(rested, s.fetch(c, off)) }
+// put makes an address the last of the rested ones, whatever its state was. If the address is in use and
+// doubtful, put makes it due.
+func (s *space) put(c *cidr, off uint64) {
+	list := rested
+	if s.isUsed(c, off) && s.slots[c.index.slot(off)].until == doubtful {
+		list = due
+	}
+	s.enter(list, s.fetch(c, off))
+}
+
+// doubt says of an address in use that others may have begun connections to it since a pass has looked for
+// them (IPAM.Taint).
+func (s *space) doubt(c *cidr, off uint64) {
+	if s.isUsed(c, off) {
+		s.slots[c.index.slot(off)].until = doubtful
+	}
+}
 
 // rest makes an address resting, whatever its state was. If it is resting already, the later
 // end counts. Without a cooldown (until is the least int64) an address in use is rested at once,
 // and not due: the kernel was made to forget its traffic at the release, and the address had no
-// time for new traffic since.
+// time for new traffic since, unless it is doubtful.
 func (s *space) rest(c *cidr, off uint64, until int64) {
 	i := c.index.slot(off)
 	switch {
@@ -139,7 +157,7 @@ func (s *space) leave(i uint32) {
 
 func (s *space) enterUsed(i uint32) {
 	x := &s.slots[i]
-	x.state = used
+	x.state, x.until = used, 0
 	s.used++
 	s.cidrs[x.cidr].used++
 }

@@ -119,7 +119,6 @@ type Hooks struct {
 
 // Tracked is connection tracking.
 type Tracked interface {
-	Forget([]netip.Addr) error
 	ForgetUnless(addrs []netip.Addr, spared func(netip.Addr) bool) error
 	Named(is func(netip.Addr) bool) ([]netip.Addr, error)
 	ForgetExposed(conntrack.Rules) error

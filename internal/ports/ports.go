@@ -354,6 +354,18 @@ func (p *Ports) Kept(id hold.ID, there []nft.Mapping) []nft.Mapping {
 	return without(slices.Clone(there), others)
 }
 
+// Datagrams returns the host ports of standing attachments that are no ports of TCP, with the pods' ports to
+// which these lead.
+func (p *Ports) Datagrams() (ms []nft.Mapping) {
+	for _, o := range p.Ledger.Owners() {
+		h, ok := o.Find(hostports.KindName)
+		if s, known := h.Spec.(*hostports.Spec); ok && known && o.Wanted() {
+			ms = append(ms, slices.DeleteFunc(slices.Clone(s.Mappings), func(m nft.Mapping) bool { return m.Protocol == "tcp" })...)
+		}
+	}
+	return ms
+}
+
 // names returns an owner's ports of the node, without the pod's ports to which these lead.
 func names(o hold.Owner) []nft.Mapping {
 	var ms []nft.Mapping

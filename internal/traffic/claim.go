@@ -16,7 +16,7 @@ const (
 	// (ipam.Taint, unbar).
 	untaintLimit = time.Second
 	// mostStrangers is how many addresses one claim passes over because somebody else has them.
-	mostStrangers = 16
+	mostStrangers = 1024
 )
 
 // Claim takes one address of each family that the pool has or, if there are wanted addresses, these.
@@ -50,7 +50,6 @@ func (t *Traffic) claimOwn(ctx context.Context, pool string, wanted []netip.Addr
 			err = &ipam.AddrError{Pool: pool, Addr: a, Err: ipam.ErrElsewhere}
 		}
 		t.Unclaim(c)
-		t.Rests()
 		if len(wanted) > 0 {
 			break
 		}
@@ -121,4 +120,7 @@ func (t *Traffic) ToWall(err error) error {
 }
 
 // Unclaim gives back addresses that nobody has used.
-func (t *Traffic) Unclaim(c ipam.Claim) { t.ground.Pools.Unclaim(c, t.Clock.Now()) }
+func (t *Traffic) Unclaim(c ipam.Claim) {
+	t.ground.Pools.Unclaim(c, t.Clock.Now())
+	t.Rests() // some may be due (ipam.Taint)
+}

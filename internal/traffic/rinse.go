@@ -57,8 +57,9 @@ func (t *Traffic) rinse(ctx context.Context, claimed bool) (next time.Time, err 
 	others := t.node.Conn.Reached(addrs)
 	addrs = slices.DeleteFunc(addrs, func(a netip.Addr) bool { return slices.Contains(others, a) })
 	if len(addrs) > 0 && err == nil {
-		// A claim that has waited long enough goes on without the pass.
-		err = t.node.Tracked.ForgetUnless(addrs, func(a netip.Addr) bool { return t.ground.Pools.InUse(a, t.Clock.Now()) })
+		// A claim that has waited long enough goes on without the pass, and others may have come, too.
+		theirs := flows.Others(t.node.Conn)
+		err = t.node.Tracked.ForgetUnless(addrs, func(a netip.Addr) bool { return t.ground.Pools.InUse(a, t.Clock.Now()) || theirs(a) })
 		if t.Observe != nil {
 			t.Observe(flows.KindName, "rinse", time.Since(begun), len(addrs), err)
 		}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/nettest"
 )
@@ -114,6 +115,27 @@ func send(t *testing.T, to netip.Addr) {
 		_, _ = client.Write([]byte("to nobody"))
 		return tracked(t, to)
 	})
+}
+
+// A flow by a host port leads to the port's former pod, and the agent ends before it has looked for such flows.
+// The next agent has the flow forgotten.
+func TestHostPortOfAnAgentThatEnded(t *testing.T) {
+	a := newAgent(t, nil)
+	defer func() { a.releaseAll(); a.remove() }()
+	a.configure("pools:\n- {name: a, cidrs: [10.88.0.0/24]}\n")
+	a.start()
+	nettest.Run(t, nil, "ip addr add 192.0.2.9/32 dev lo")
+	defer nettest.Run(t, nil, "ip addr del 192.0.2.9/32 dev lo")
+	a.add("pod", nettest.Pod(t), hostPorts(`{"hostPort":8080,"containerPort":80,"protocol":"udp"}`))
+	a.kill()
+	node, client, former := net.IPv4(192, 0, 2, 9), net.IPv4(192, 0, 2, 1), net.IPv4(10, 99, 0, 250)
+	must(t, netlink.ConntrackCreate(netlink.ConntrackTable, netlink.FAMILY_V4, &netlink.ConntrackFlow{
+		FamilyType: netlink.FAMILY_V4, TimeOut: 600,
+		Forward: netlink.IPTuple{SrcIP: client, DstIP: node, SrcPort: 1000, DstPort: 8080, Protocol: unix.IPPROTO_UDP},
+		Reverse: netlink.IPTuple{SrcIP: former, DstIP: client, SrcPort: 80, DstPort: 1000, Protocol: unix.IPPROTO_UDP},
+	}))
+	a.start()
+	nettest.Eventually(t, "the flow is forgotten", func() bool { return !tracked(t, netip.MustParseAddr("192.0.2.9")) })
 }
 
 // wantForgotten attaches a pod with the pool's only address.

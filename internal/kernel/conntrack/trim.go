@@ -7,6 +7,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Load returns how many entries the table has, and how many it can have. Both are 0 on a
@@ -108,8 +110,8 @@ func (b Bounds) over(h hoard) (over hoard) {
 // connection is over with its entry. And if somebody made entries in the pod's name while the rules
 // were missing, no NAT has touched these entries: Trim deletes them before the pod's connections with
 // the world. If two entries are alike, Trim first deletes the entry that the pod has not begun, because
-// others can make a pod have such entries. Last of all Trim deletes flows to another pod without NAT and without
-// a handshake: that pod's next packet would begin them anew, as that pod's.
+// others can make a pod have such entries. Last of all Trim deletes flows to another pod, but for those of TCP:
+// that pod's next packet would begin them anew, as that pod's.
 //
 // Trim goes over the table once to count, and once more if a pod has too many entries. Each pass takes
 // 1.5 µs for each entry, and memory for two messages and the counts. Trim has sockets of its own, so
@@ -179,7 +181,7 @@ func (b Bounds) hoarder(entry []byte, whose map[netip.Addr]int) (n, r int, ok bo
 			if ok = begun; !begun {
 				n, ok = whose[reply.src]
 			} else if other, pods := whose[reply.src]; pods && other != n {
-				turned = !translated && !orig.handshake()
+				turned = orig.proto != unix.IPPROTO_TCP
 			}
 		case attrProto:
 			state := inside(inside(value, attrProtoTCP), attrTCPState)

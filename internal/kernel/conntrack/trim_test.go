@@ -167,6 +167,28 @@ func TestTrimCountsOthers(t *testing.T) {
 	}
 }
 
+// Flows to another pod by its host port are the last to go, too.
+func TestTrimSparesFlowsByHostPorts(t *testing.T) {
+	table := open(t)
+	const pod, friend, node, outside = "10.88.0.2", "10.88.0.3", "192.0.2.9", "192.0.2.1"
+	for i := range 40 {
+		enterAt(t, 80, 0, 1+i, pod, outside, outside, node) // masqueraded
+		enterAt(t, 80, 0, 1001+i, pod, node, friend, pod)
+	}
+	whose := map[netip.Addr]int{netip.MustParseAddr(pod): 1, netip.MustParseAddr(friend): 2}
+	_, err := table.Trim(context.Background(), whose, conntrack.Bounds{Closed: 50, All: 50})
+	must(t, err)
+	var left [2]int
+	for _, f := range nettest.List(t, func() ([]*netlink.ConntrackFlow, error) {
+		return netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
+	}) {
+		left[f.Forward.SrcPort/1000]++
+	}
+	if left != [2]int{10, 40} {
+		t.Errorf("left are %v", left)
+	}
+}
+
 // Trim deletes connections that no NAT has touched before other connections, so that entries which
 // somebody has made in a pod's name do not cost the pod its connections with the world.
 func TestTrimSparesTranslated(t *testing.T) {

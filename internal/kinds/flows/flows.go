@@ -16,6 +16,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/berth-net/berth/internal/hold"
 )
@@ -45,7 +46,8 @@ func (s *Spec) String() string {
 
 // Table deletes what the kernel remembers of the traffic of some addresses.
 type Table interface {
-	Forget([]netip.Addr) error
+	// ForgetUnless leaves alone what only addresses have that are spared when it comes to them.
+	ForgetUnless(addrs []netip.Addr, spared func(netip.Addr) bool) error
 }
 
 // Routes tells which of some addresses have a route of their own.
@@ -66,6 +68,27 @@ func Kind(t Table, r Routes) hold.Kind {
 	}
 }
 
+// asks is how long Others goes by what the node has said of an address.
+const asks = 50 * time.Millisecond
+
+// Others returns a function that reports whether somebody else has an address by now. One goroutine at a time
+// may call it.
+func Others(r Routes) func(netip.Addr) bool {
+	type answer struct {
+		at     time.Time
+		others bool
+	}
+	said := map[netip.Addr]answer{}
+	return func(a netip.Addr) bool {
+		last, ok := said[a]
+		if !ok || time.Since(last.at) > asks {
+			last = answer{time.Now(), len(r.Reached([]netip.Addr{a})) > 0}
+			said[a] = last
+		}
+		return last.others
+	}
+}
+
 func release(t Table, r Routes, hs []hold.Hold) []error {
 	errs := make([]error, len(hs))
 	var addrs []netip.Addr
@@ -79,7 +102,7 @@ func release(t Table, r Routes, hs []hold.Hold) []error {
 	}
 	others := r.Reached(addrs)
 	addrs = slices.DeleteFunc(addrs, func(a netip.Addr) bool { return slices.Contains(others, a) })
-	err := t.Forget(addrs)
+	err := t.ForgetUnless(addrs, Others(r)) // a pass may have to wait for its turn
 	for i := range errs {
 		if errs[i] == nil {
 			errs[i] = err

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kinds/flows"
@@ -15,8 +17,8 @@ type table struct {
 	err    error
 }
 
-func (t *table) Forget(addrs []netip.Addr) error {
-	t.passes = append(t.passes, addrs)
+func (t *table) ForgetUnless(addrs []netip.Addr, spared func(netip.Addr) bool) error {
+	t.passes = append(t.passes, slices.DeleteFunc(slices.Clone(addrs), spared))
 	return t.err
 }
 
@@ -28,7 +30,9 @@ func (nobody) Reached([]netip.Addr) []netip.Addr { return nil }
 // others says that somebody else has its addresses.
 type others []netip.Addr
 
-func (o others) Reached([]netip.Addr) []netip.Addr { return o }
+func (o others) Reached(addrs []netip.Addr) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return !slices.Contains(o, a) })
+}
 
 // Release does not forget the entries of an address that somebody else has by now: they are not this
 // pod's.
@@ -62,4 +66,30 @@ func TestOnePassForAll(t *testing.T) {
 	if errs := k.Release(t.Context(), hs[:1]); !errors.Is(errs[0], tab.err) {
 		t.Errorf("errors: %v", errs)
 	}
+}
+
+// newcomers is a node on which somebody comes to have an address.
+type newcomers struct{ come bool }
+
+func (n *newcomers) Reached(addrs []netip.Addr) []netip.Addr {
+	if n.come {
+		return addrs
+	}
+	return nil
+}
+
+// A pass that takes long sees who comes to have an address meanwhile.
+func TestOthersCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &newcomers{}
+		theirs, a := flows.Others(n), netip.MustParseAddr("10.88.0.1")
+		if theirs(a) {
+			t.Error("nobody has it")
+		}
+		n.come = true
+		time.Sleep(time.Second) // not real
+		if !theirs(a) {
+			t.Error("somebody has it by now")
+		}
+	})
 }

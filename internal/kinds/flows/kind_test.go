@@ -20,7 +20,7 @@ type entries struct {
 	all []netip.Addr
 }
 
-func (e *entries) Forget(addrs []netip.Addr) error {
+func (e *entries) ForgetUnless(addrs []netip.Addr, _ func(netip.Addr) bool) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.all = slices.DeleteFunc(e.all, func(a netip.Addr) bool { return slices.Contains(addrs, a) })

@@ -47,7 +47,7 @@ func (m *memory) see(name string, index int) {
 func (m *memory) move(name string, index int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if r, ok := m.links[name]; ok {
+	if r, ok := m.links[name]; ok && !r.waits() { // else the news is older than the deletion
 		r.index = index
 		m.links[name] = r
 	}
@@ -168,12 +168,15 @@ func (m *memory) leaves(name string, answered <-chan struct{}) {
 // waits reports whether a link can be made only after the kernel has answered a deletion (leaves): until then
 // the deletion may still be under way, and would delete a new link at that index.
 func (m *memory) waits(name string) bool {
-	answered := m.get(name).leaving
-	if answered == nil {
+	return m.get(name).waits()
+}
+
+func (r remembered) waits() bool {
+	if r.leaving == nil {
 		return false
 	}
 	select {
-	case <-answered:
+	case <-r.leaving:
 		return false
 	default:
 		return true

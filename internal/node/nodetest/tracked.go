@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/berth-net/berth/internal/kernel/conntrack"
 )
@@ -13,16 +14,13 @@ type tracked struct{ *doors }
 
 func (t tracked) Close() {}
 
-func (t tracked) Forget(addrs []netip.Addr) error {
-	return t.ForgetUnless(addrs, func(netip.Addr) bool { return false })
-}
-
 func (t tracked) ForgetUnless(addrs []netip.Addr, spared func(netip.Addr) bool) error {
 	return t.step("forget", fmt.Sprint(addrs), func() error {
+		t.mu.Unlock() // spared asks the node
+		addrs := slices.DeleteFunc(slices.Clone(addrs), spared)
+		t.mu.Lock()
 		for _, a := range addrs {
-			if !spared(a) {
-				delete(t.flows, a)
-			}
+			delete(t.flows, a)
 		}
 		return nil
 	})
