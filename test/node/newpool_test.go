@@ -128,12 +128,15 @@ func TestHostPortOfAnAgentThatEnded(t *testing.T) {
 	defer nettest.Run(t, nil, "ip addr del 192.0.2.9/32 dev lo")
 	a.add("pod", nettest.Pod(t), hostPorts(`{"hostPort":8080,"containerPort":80,"protocol":"udp"}`))
 	a.kill()
-	node, client, former := net.IPv4(192, 0, 2, 9), net.IPv4(192, 0, 2, 1), net.IPv4(10, 99, 0, 250)
+	node, client, former := net.IP{192, 0, 2, 9}, net.IP{192, 0, 2, 1}, net.IP{10, 99, 0, 250}
 	must(t, netlink.ConntrackCreate(netlink.ConntrackTable, netlink.FAMILY_V4, &netlink.ConntrackFlow{
 		FamilyType: netlink.FAMILY_V4, TimeOut: 600,
 		Forward: netlink.IPTuple{SrcIP: client, DstIP: node, SrcPort: 1000, DstPort: 8080, Protocol: unix.IPPROTO_UDP},
 		Reverse: netlink.IPTuple{SrcIP: former, DstIP: client, SrcPort: 80, DstPort: 1000, Protocol: unix.IPPROTO_UDP},
 	}))
+	if !tracked(t, netip.MustParseAddr("192.0.2.9")) {
+		t.Fatal("there is no flow")
+	}
 	a.start()
 	nettest.Eventually(t, "the flow is forgotten", func() bool { return !tracked(t, netip.MustParseAddr("192.0.2.9")) })
 }
