@@ -3,6 +3,7 @@ package node
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -126,8 +127,9 @@ func reached(t *testing.T, from *ns.Netns, to attached, others []api.Attachment)
 	}
 }
 
-// An address that a neighbour's pod has cannot be given again: the ADD says
-// so, leaves nothing behind, and the neighbour's pod keeps its packets.
+// An address that a neighbour's pod has cannot be given again: an ADD that asks for it says
+// so, and leaves nothing behind; another ADD gets an address that is nobody's. The neighbour's pod keeps its
+// packets.
 func TestNeighboursAddress(t *testing.T) {
 	for _, c := range []struct{ addr, pool string }{
 		{"10.88.0.1", "10.88.0.0/24"}, {"fd00:88::1", "fd00:88::/64"},
@@ -141,18 +143,18 @@ func TestNeighboursAddress(t *testing.T) {
 			pod := nettest.Pod(t)
 			nettest.Run(t, pod, "ip link set lo up")
 			before, inside := seen(t), nettest.Snapshot(t, pod)
-			_, err := same.tryAdd("c0", pod) // the other agent takes the first address of the pool
-			programs.WantError(t, err, 101, "ip route add "+c.addr)
+			_, err := same.tryAdd("c0", pod, `"runtimeConfig":{"ips":["`+c.addr+`"]}`)
+			programs.WantError(t, err, 101, "requested address "+c.addr)
 			same.del("c0")
 			same.wantGone()
 			nettest.Same(t, before, seen(t), "the refused ADD changed")
 			nettest.Same(t, inside, nettest.Snapshot(t, pod), "the refused ADD changed")
 			pingAll(t, pods[1], got[0])
 			first.wantClean()
-			nettest.Eventually(t, "an address that is nobody's", func() bool {
-				_, err := same.tryAdd("c0", pod)
-				return err == nil
-			})
+			theirs := slices.Concat(got[0].addrs, got[1].addrs)
+			if own := same.add("c0", pod).addrs; slices.ContainsFunc(own, func(a netip.Addr) bool { return slices.Contains(theirs, a) }) {
+				t.Errorf("a pod got %v, and the neighbour's have %v", own, theirs)
+			}
 			same.wantClean()
 			first.wantClean()
 		})
