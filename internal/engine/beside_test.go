@@ -78,14 +78,7 @@ func TestBesidePanics(t *testing.T) {
 		}
 		return nil
 	})
-	func() {
-		defer func() {
-			if recover() == nil {
-				t.Error("the panic did not reach who is to tell of it")
-			}
-		}()
-		_ = n.Take(t.Context(), o)
-	}()
+	takePanics(t, n, o)
 	release(t, n, o.ID)
 	wantResidue(t, n, empty)
 }

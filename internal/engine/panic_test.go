@@ -13,13 +13,17 @@ func TestPanic(t *testing.T) {
 	n := newNode(t)
 	o := owner("", "a", "wire")
 	n.world.before = on("acquire", func(context.Context, hold.Hold) error { panic("of a kind") })
-	func() {
-		defer func() {
-			if recover() == nil {
-				t.Error("the panic did not reach who is to tell of it")
-			}
-		}()
-		_ = n.Take(t.Context(), o)
-	}()
+	takePanics(t, n, o)
 	release(t, n, o.ID)
+}
+
+// takePanics takes an owner of which one kind panics. Who has called Take is to tell of the panic.
+func takePanics(t *testing.T, n *node, o hold.Owner) {
+	t.Helper()
+	defer func() {
+		if recover() == nil {
+			t.Error("the panic did not reach who is to tell of it")
+		}
+	}()
+	_ = n.Take(t.Context(), o)
 }
