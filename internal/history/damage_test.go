@@ -53,10 +53,13 @@ func TestDamaged(t *testing.T) {
 	path := lastFile(t, r.Dir)
 	whole, err := os.ReadFile(path)
 	must(t, err)
-	for range 500 {
+	for i := range len(head)*255 + 500 {
 		bad := bytes.Clone(whole)
-		at := rand.IntN(len(bad))
-		bad[at] ^= byte(1 + rand.IntN(255))
+		at, change := i/255, 1+i%255 // first, all changes of the bytes that the checksum is not of
+		if at >= len(head) {
+			at, change = rand.IntN(len(bad)), 1+rand.IntN(255)
+		}
+		bad[at] ^= byte(change)
 		must(t, os.WriteFile(path, bad, 0o600))
 		got, n := r.Read(api.PastFilter{}), 0
 		for {

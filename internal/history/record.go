@@ -50,11 +50,18 @@ func encode(buf *bytes.Buffer, r record) ([]byte, error) {
 		return nil, fmt.Errorf("a record of %d bytes is too long", buf.Len())
 	}
 	line := bytes.Clone(buf.Bytes())
-	text := line[len(head) : len(line)-1]
+	sum := checksum(line[len(head) : len(line)-1])
+	copy(line[len(version)+1:], sum[:])
+	return line, nil
+}
+
+// checksum returns the Castagnoli CRC-32 of a record's JSON in lower-case hexadecimal digits, as it
+// stands in the record's line.
+func checksum(text []byte) (digits [8]byte) {
 	var sum [4]byte
 	binary.BigEndian.PutUint32(sum[:], crc32.Checksum(text, castagnoli))
-	hex.Encode(line[len(version)+1:], sum[:])
-	return line, nil
+	hex.Encode(digits[:], sum[:])
+	return digits
 }
 
 // head is what a line begins with, with room for the checksum.
@@ -102,14 +109,14 @@ var (
 // and its checksum fits.
 func text(line []byte) ([]byte, error) {
 	v, rest, ok := bytes.Cut(line, []byte(" "))
-	switch n, err := strconv.ParseUint(string(v[:min(len(v), 20)]), 10, 32); {
-	case !ok || err != nil:
+	if n, err := strconv.ParseUint(string(v[:min(len(v), 20)]), 10, 32); !ok || err != nil || n == 0 {
 		return nil, errDamaged
-	case string(v) != version && n > 0:
+	}
+	if string(v) != version {
 		return nil, errVersion
 	}
 	sum, rest, _ := bytes.Cut(rest, []byte(" "))
-	if want, err := strconv.ParseUint(string(sum[:min(len(sum), 9)]), 16, 32); err != nil || len(sum) != 8 || uint32(want) != crc32.Checksum(rest, castagnoli) {
+	if want := checksum(rest); !bytes.Equal(sum, want[:]) { // digits of another case are damage, too
 		return nil, errDamaged
 	}
 	return rest, nil
