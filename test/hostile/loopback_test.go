@@ -247,7 +247,11 @@ func replies(t *testing.T, loop netip.Addr, proto string) uint16 {
 // initTag is the tag by which the packets of sctpChunk want to be answered.
 const initTag = 0x01020304
 
-// sctpChunk is an SCTP packet with an INIT (kind 1) or an INIT ACK (kind 2) (RFC 9260, 3.3.2).
+// initChunk is the kind of an SCTP chunk that begins an association.
+const initChunk = 1
+
+// sctpChunk is an SCTP packet with a chunk of a kind (RFC 9260, 3.2), which has the length of an INIT and
+// says what an INIT says.
 func sctpChunk(from, to uint16, tag uint32, kind byte) []byte {
 	b := binary.BigEndian
 	m := b.AppendUint16(b.AppendUint16(nil, from), to)

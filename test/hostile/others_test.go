@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -92,22 +94,74 @@ func TestOthersConnectionsAreNotOnesOwn(t *testing.T) {
 			t.Errorf("the server: %v", err)
 		}
 	}
-	tcpEcho := nettest.Serve(t, n.lan, "tcp4", "192.0.2.2:0")
+	b.openOwn(t, nettest.Serve(t, n.lan, "tcp4", "192.0.2.2:0"))
+}
+
+// openOwn has a pod that has opened nothing until now open 200 TCP connections, few against its share, and
+// keep them open until the test ends.
+func (p *pod) openOwn(t *testing.T, to netip.AddrPort) {
+	t.Helper()
 	failed := 0
-	for range 200 { // the pod's own connections, few against its share
-		if _, err := nettest.Talk(b.at, "tcp4", tcpEcho, oneTry); err != nil {
+	for i := 0; i < 200 && failed <= 20; i++ {
+		if err := p.at.Do(func() error {
+			c, err := net.DialTimeout("tcp4", to.String(), oneTry)
+			if err == nil {
+				t.Cleanup(func() { c.Close() })
+			}
+			return err
+		}); err != nil {
 			failed++
 			if failed == 1 {
-				t.Logf("%v", err)
-			}
-			if failed > 20 {
-				break
+				t.Logf("after %d: %v", i, err)
 			}
 		}
 	}
 	if failed > 0 {
 		t.Errorf("a pod that has opened nothing opens %d connections of 200 in vain", failed)
 	}
+}
+
+// A pod begins SCTP associations with another, aborts them as far as the node can see, by packets that
+// die at the node, and waits until the node has forgotten them. The other pod's next heartbeats begin the
+// associations anew. They do not count for the other pod, which can still open its share.
+func TestOthersAssociationsAreNotOnesOwn(t *testing.T) {
+	const initAck, heartbeat, abort, cookieEcho, cookieAck = 2, 4, 6, 10, 11
+	n := newNode(t, fmt.Sprintf("connections: %d\n", few)+plain)
+	a, b := n.add("a"), n.add("b")
+	from, to := a.wire(t), b.wire(t)
+	const many, server = few * 7 / 8, 7000
+	ask := func(i uint16, tag uint32, kind byte) []byte {
+		return ether(a.mac, from.mac, packet(a.ip4, b.ip4, unix.IPPROTO_SCTP, sctpChunk(10_000+i, server, tag, kind)))
+	}
+	answer := func(i uint16, kind byte) []byte {
+		return ether(b.mac, to.mac, packet(b.ip4, a.ip4, unix.IPPROTO_SCTP, sctpChunk(server, 10_000+i, initTag, kind)))
+	}
+	inState := func(state string) int { // how many associations the node sees in the state
+		out, err := exec.Command("conntrack", "-L", "-p", "sctp").Output()
+		must(t, err)
+		return strings.Count(string(out), state+" src=")
+	}
+	// all sends a packet for each association, until the node sees all associations in the state.
+	all := func(state string, send func(i uint16)) {
+		t.Helper()
+		nettest.Eventually(t, "all to be "+state, func() bool {
+			for i := range uint16(many) {
+				send(i)
+			}
+			return inState(state) == many
+		})
+	}
+	all("CLOSED", func(i uint16) { from.send(ask(i, 0, initChunk)) })
+	all("COOKIE_WAIT", func(i uint16) { to.send(answer(i, initAck)) })
+	all("COOKIE_ECHOED", func(i uint16) { from.send(ask(i, initTag, cookieEcho)) })
+	all("ESTABLISHED", func(i uint16) { to.send(answer(i, cookieAck)) })
+	nettest.Sysctl(t, nil, "netfilter/nf_conntrack_sctp_timeout_closed", "1")
+	all("CLOSED", func(i uint16) { from.send(lastHop(ask(i, initTag, abort))) })
+	nettest.Eventually(t, "the node to forget them", func() bool { return inState("") == 0 })
+	for i := range uint16(many) { // what any server does whose clients are silent
+		to.send(answer(i, heartbeat))
+	}
+	b.openOwn(t, nettest.Serve(t, n.lan, "tcp4", "192.0.2.2:0"))
 }
 
 // A pod has opened connections to another, which has something to say when the pod is deleted.

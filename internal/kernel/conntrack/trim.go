@@ -110,8 +110,9 @@ func (b Bounds) over(h hoard) (over hoard) {
 // connection is over with its entry. And if somebody made entries in the pod's name while the rules
 // were missing, no NAT has touched these entries: Trim deletes them before the pod's connections with
 // the world. If two entries are alike, Trim first deletes the entry that the pod has not begun, because
-// others can make a pod have such entries. Last of all Trim deletes flows to another pod, but for those of TCP:
-// that pod's next packet would begin them anew, as that pod's.
+// others can make a pod have such entries. Last of all Trim deletes flows to another pod, but for those of TCP
+// and SCTP: that pod's next packet would begin them anew, as that pod's. In the middle of a TCP connection or
+// an SCTP association it would not (kernel/nft/limit.go).
 //
 // Trim goes over the table once to count, and once more if a pod has too many entries. Each pass takes
 // 1.5 µs for each entry, and memory for two messages and the counts. Trim has sockets of its own, so
@@ -181,7 +182,7 @@ func (b Bounds) hoarder(entry []byte, whose map[netip.Addr]int) (n, r int, ok bo
 			if ok = begun; !begun {
 				n, ok = whose[reply.src]
 			} else if other, pods := whose[reply.src]; pods && other != n {
-				turned = orig.proto != unix.IPPROTO_TCP
+				turned = orig.proto != unix.IPPROTO_TCP && orig.proto != unix.IPPROTO_SCTP
 			}
 		case attrProto:
 			state := inside(inside(value, attrProtoTCP), attrTCPState)

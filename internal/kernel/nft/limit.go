@@ -50,7 +50,7 @@ const (
 	// (internal/traffic/trim.go).
 	refillsPerMinute = 2
 	// resumedPart divides a link's share: beside its share a link may have share/resumedPart
-	// resumed TCP connections. The kernel first sees resumed connections in their middle. Among them
+	// resumed connections of TCP and SCTP. The kernel first sees resumed connections in their middle. Among them
 	// are connections that other pods have opened. The other pods have ended these connections only for
 	// the node, or have left them behind when the pods were deleted.
 	resumedPart = 8
@@ -70,7 +70,7 @@ const deleteFrom = 2
 //   - crowded has the links that had one connection too many, for as long as they rest;
 //   - strict has the links that had too many when they were last checked (see dropStrict);
 //   - hasty has each link's bucket for new TCP connections;
-//   - resumed counts a link's resumed TCP connections, and tired has the bucket for these.
+//   - resumed counts a link's resumed connections, and tired has the bucket for these.
 var (
 	counted = set{name: "counted", of: nftables.TypeIFIndex, dynamic: true}
 	crowded = set{name: "crowded", of: nftables.TypeIFIndex, dynamic: true, timeout: rest}
@@ -128,43 +128,50 @@ func isNew(group uint32) []expr.Any {
 		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: make([]byte, 4)})
 }
 
-// limitResumed limits how many resumed connections a link has: TCP connections that the kernel first
-// sees in their middle. The last rule lets these connections skip the other rules. A server in a pod
-// begins such connections when it sends to clients that have gone, or that have ended its connections
-// for the node alone; without a share of their own they would use up the server's. Resumed connections
-// are few, so the rules count all of them.
+// limitResumed limits how many resumed connections a link has: connections of TCP and SCTP that the
+// kernel first sees in their middle. The last rule of each protocol lets these connections skip the other
+// rules. A server in a pod begins such connections when it sends to clients that have gone, or that have
+// ended its connections for the node alone; without a share of their own they would use up the server's.
+// Resumed connections are few, so the rules count all of them.
 //
 //	iifgroup 1073741824 ct status ! confirmed tcp flags ! syn
 //		update @tired { iif limit rate over 8192/minute burst 4096 packets } drop
 //	iifgroup 1073741824 ct status ! confirmed tcp flags ! syn add @resumed { iif ct count over 4096 } drop
 //	iifgroup 1073741824 ct status ! confirmed tcp flags ! syn accept
-func limitResumed(group, most uint32) []rule {
-	begins := fmt.Sprintf("iifgroup %d ct status & confirmed == 0 tcp flags ! syn", group)
-	isResumed := func(then ...expr.Any) []expr.Any {
-		return slices.Concat(isNew(group), syn(expr.CmpOpEq), then)
+//	(the same with meta l4proto sctp @th,96,8 != 1)
+func limitResumed(group, most uint32) (rules []rule) {
+	sctp, isLaterChunk := notInit()
+	for _, middle := range []struct {
+		words string
+		exprs []expr.Any
+	}{{"tcp flags ! syn", syn(expr.CmpOpEq)}, {sctp, isLaterChunk}} {
+		begins := fmt.Sprintf("iifgroup %d ct status & confirmed == 0 %s", group, middle.words)
+		isResumed := func(then ...expr.Any) []expr.Any {
+			return slices.Concat(isNew(group), middle.exprs, then)
+		}
+		rules = append(rules,
+			rule{
+				text: begins + " " + takeToken(tired, most) + " drop",
+				exprs: isResumed(
+					&expr.Meta{Key: expr.MetaKeyIIF, Register: reg}, tokenOf(tired, most),
+					&expr.Verdict{Kind: expr.VerdictDrop}),
+			},
+			rule{
+				text: fmt.Sprintf("%s add @%s { iif ct count over %d } drop", begins, resumed.name, most),
+				exprs: isResumed(
+					&expr.Meta{Key: expr.MetaKeyIIF, Register: reg},
+					&expr.Dynset{
+						SrcRegKey: reg, SetName: resumed.name, Operation: unix.NFT_DYNSET_OP_ADD,
+						Exprs: []expr.Any{&expr.Connlimit{Count: most, Flags: expr.NFT_CONNLIMIT_F_INV}},
+					},
+					&expr.Verdict{Kind: expr.VerdictDrop}),
+			},
+			rule{
+				text:  begins + " accept",
+				exprs: isResumed(&expr.Verdict{Kind: expr.VerdictAccept}),
+			})
 	}
-	return []rule{
-		{
-			text: begins + " " + takeToken(tired, most) + " drop",
-			exprs: isResumed(
-				&expr.Meta{Key: expr.MetaKeyIIF, Register: reg}, tokenOf(tired, most),
-				&expr.Verdict{Kind: expr.VerdictDrop}),
-		},
-		{
-			text: fmt.Sprintf("%s add @%s { iif ct count over %d } drop", begins, resumed.name, most),
-			exprs: isResumed(
-				&expr.Meta{Key: expr.MetaKeyIIF, Register: reg},
-				&expr.Dynset{
-					SrcRegKey: reg, SetName: resumed.name, Operation: unix.NFT_DYNSET_OP_ADD,
-					Exprs: []expr.Any{&expr.Connlimit{Count: most, Flags: expr.NFT_CONNLIMIT_F_INV}},
-				},
-				&expr.Verdict{Kind: expr.VerdictDrop}),
-		},
-		{
-			text:  begins + " accept",
-			exprs: isResumed(&expr.Verdict{Kind: expr.VerdictAccept}),
-		},
-	}
+	return rules
 }
 
 // dropCrowded drops new connections of crowded links.

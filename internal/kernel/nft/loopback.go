@@ -123,20 +123,17 @@ func dropSyn(f family) rule {
 	}
 }
 
-// dropInit drops an answer that begins an SCTP association: a packet whose first chunk is an INIT. An
-// INIT is never a later chunk (RFC 9260, 4.3). The rule first copies the chunk's type, because the
-// kernel copies no more than the ports when it rewrites one (see copyHeads).
+// dropInit drops an answer that begins an SCTP association. The rule first copies the type of the first
+// chunk, because the kernel copies no more than the ports when it rewrites one (see copyHeads).
 //
 //	ip daddr 127.0.0.1 ct direction reply ct status dnat meta l4proto sctp @th,96,8 set @th,96,8 @th,96,8 1 drop
 func dropInit(f family) rule {
-	const at, chunk = 12, 1
-	load := &expr.Payload{OperationType: expr.PayloadLoad, DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Offset: at, Len: 1}
 	words, exprs := f.toLoopback()
 	return rule{
-		text: fmt.Sprintf("%[1]s meta l4proto sctp @th,%[2]d,8 set @th,%[2]d,8 @th,%[2]d,8 %[3]d drop", words, 8*at, chunk),
+		text: fmt.Sprintf("%[1]s meta l4proto sctp @th,%[2]d,8 set @th,%[2]d,8 @th,%[2]d,8 %[3]d drop", words, 8*chunkAt, initChunk),
 		exprs: slices.Concat(exprs, carriedBy(unix.IPPROTO_SCTP), []expr.Any{
-			load, &writeBack{offset: at, size: 1, register: reg}, load,
-			&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{chunk}},
+			loadChunk(), &writeBack{offset: chunkAt, size: 1, register: reg}, loadChunk(),
+			&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{initChunk}},
 			&expr.Verdict{Kind: expr.VerdictDrop},
 		}),
 	}

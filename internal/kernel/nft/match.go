@@ -108,6 +108,22 @@ func tcpBits(offset uint32, mask byte) []expr.Any {
 	}
 }
 
+// chunkAt is where the type of an SCTP packet's first chunk is, in bytes (RFC 9260, 3). initChunk is the
+// type of an INIT, which begins an association and is never a later chunk (RFC 9260, 4.3).
+const chunkAt, initChunk = 12, 1
+
+// loadChunk loads the type of the first chunk of an SCTP packet.
+func loadChunk() expr.Any {
+	return &expr.Payload{OperationType: expr.PayloadLoad, DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Offset: chunkAt, Len: 1}
+}
+
+// notInit lets a rule go on if an SCTP packet does not begin an association. notInit returns the text of
+// the expressions, too.
+func notInit() (words string, exprs []expr.Any) {
+	return fmt.Sprintf("meta l4proto sctp @th,%d,8 != %d", 8*chunkAt, initChunk),
+		append(carriedBy(unix.IPPROTO_SCTP), loadChunk(), &expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: []byte{initChunk}})
+}
+
 // isFragment lets a rule go on if a packet of the family is a fragment. It returns the text of the
 // expressions, too.
 func (f family) isFragment() (words string, exprs []expr.Any) {

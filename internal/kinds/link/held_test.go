@@ -8,6 +8,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // A pod's program uses the pod's interface while Release deletes the link, alone or with another pod's.
@@ -89,4 +90,40 @@ func TestIndexOutlivesHeldLink(t *testing.T) {
 	if now := f.show(h).Index; now != index {
 		t.Errorf("link %d became %d", index, now)
 	}
+}
+
+// The kernel's news that a half-made link is gone come only when Acquire has deleted the link, and waits for
+// the kernel's answer, because the pod uses the link. The pod gets no further link until the answer is there.
+func TestLateNewsOfHeldLink(t *testing.T) {
+	f := newFixture(t)
+	pod, h := f.pod("4")
+	index := f.show(h).Index
+	m, err := f.conn.Monitor(f.groups, stamp.Link(prefix, ""))
+	must(t, err)
+	follower := f.links.Follow(m)
+	defer follower.Close()
+	nettest.Run(t, pod, "ip link del eth0")
+	must(t, f.kind.Acquire(t.Context(), h))
+	letGo := nettest.HoldLink(t, pod, "eth0")
+	must(t, f.conn.Regroup(f.groups.Coming(), f.show(h))[0])
+	busy := func(when string) {
+		t.Helper()
+		if err := f.kind.Acquire(t.Context(), h); !errors.Is(err, kernel.ErrBusy) {
+			t.Errorf("the pod gets a link %s: %v", when, err)
+		}
+	}
+	busy("while the kernel waits")
+	busy("while the kernel waits") // this time Acquire lists all links, from when on the memory hears the news
+	for gone := 0; gone < 2; { // the pod has deleted the link once, and Acquire once
+		news, err := follower.Next()
+		must(t, err)
+		for _, n := range news {
+			if n.Change == rtnl.LinkGone && n.Link.Index == index {
+				gone++
+			}
+		}
+	}
+	busy("after the news")
+	letGo()
+	nettest.Eventually(t, "the pod gets its link", func() bool { return f.kind.Acquire(t.Context(), h) == nil })
 }
