@@ -114,7 +114,7 @@ func TestLateNewsOfHeldLink(t *testing.T) {
 	}
 	busy("while the kernel waits")
 	busy("while the kernel waits") // this time Acquire lists all links, from when on the memory hears the news
-	for gone := 0; gone < 2; { // the pod has deleted the link once, and Acquire once
+	for gone := 0; gone < 2; {     // the pod has deleted the link once, and Acquire once
 		news, err := follower.Next()
 		must(t, err)
 		for _, n := range news {
