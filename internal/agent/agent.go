@@ -13,8 +13,10 @@ import (
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/drain"
 	"github.com/berth-net/berth/internal/ground"
+	"github.com/berth-net/berth/internal/kube"
 	"github.com/berth-net/berth/internal/mend"
 	"github.com/berth-net/berth/internal/node"
+	"github.com/berth-net/berth/internal/peers"
 	"github.com/berth-net/berth/internal/ports"
 	"github.com/berth-net/berth/internal/rebuild"
 	"github.com/berth-net/berth/internal/routes"
@@ -41,6 +43,8 @@ type Agent struct {
 	drain   *drain.Drain   // deletions that no agent heard of
 	mend    *mend.Mend     // mends what others change
 	ports   *ports.Ports
+	peers   *peers.Peers     // the ways to other nodes' pods
+	kube    *kube.Watcher    // follows the cluster's API server; nil: the node belongs to no cluster
 	traffic *traffic.Traffic // what pods' traffic leaves in connection tracking
 	rebuild *rebuild.Rebuild // refuses a ledger that lacks pods, or makes one anew
 }

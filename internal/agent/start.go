@@ -10,9 +10,11 @@ import (
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/drain"
 	"github.com/berth-net/berth/internal/ground"
+	"github.com/berth-net/berth/internal/kube"
 	"github.com/berth-net/berth/internal/mend"
 	"github.com/berth-net/berth/internal/mode/modes"
 	"github.com/berth-net/berth/internal/node"
+	"github.com/berth-net/berth/internal/peers"
 	"github.com/berth-net/berth/internal/ports"
 	"github.com/berth-net/berth/internal/rebuild"
 	"github.com/berth-net/berth/internal/traffic"
@@ -101,7 +103,15 @@ func (a *Agent) furnish(o Options) (err error) {
 	}))
 	a.Verbs = verbs.New(d, a.index, a.drain, a.ground, all, n.OpenNetns)
 	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all)
-	a.ground.Hooks = ground.Hooks{Exposed: a.traffic.Exposed, Rests: a.traffic.Rests, Tell: a.Tell}
+	a.peers = peers.New(d, peers.Options{Metric: n.Metric, Own: a.ground.Prefixes, Changed: a.ground.Reach})
+	a.ground.Hooks = ground.Hooks{Exposed: a.traffic.Exposed, Rests: a.traffic.Rests, Reached: a.peers.Reached, Tell: a.Tell}
+	if o.Config.Kubernetes != nil {
+		a.kube, err = kube.New(kube.Options{
+			Kubernetes: *o.Config.Kubernetes, Agent: "berthd/" + o.Version, Log: d.Log, Given: a.ground.Give, Others: a.peers,
+		})
+		return err
+	}
+	a.peers.All(nil) // a former agent may have belonged to a cluster
 	return nil
 }
 

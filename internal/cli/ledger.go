@@ -16,6 +16,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/flows"
 	"github.com/berth-net/berth/internal/kinds/hostports"
 	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/kinds/noderoute"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 	nfttable "github.com/berth-net/berth/internal/kinds/table"
 	"github.com/berth-net/berth/internal/ledger"
@@ -27,6 +28,7 @@ import (
 var kinds = hold.Kinds{
 	{New: func() hold.Spec { return new(nfttable.Spec) }},
 	{New: func() hold.Spec { return new(poolroute.Spec) }},
+	{New: func() hold.Spec { return new(noderoute.Spec) }},
 	{New: func() hold.Spec { return new(link.Spec) }},
 	{New: func() hold.Spec { return new(flows.Spec) }},
 	{New: func() hold.Spec { return new(hostports.Spec) }},

@@ -65,6 +65,12 @@ type file struct {
 	Forwarding    said[bool]
 	History       fileHistory
 	FullNotReady  said[bool]
+	Kubernetes    said[fileKubernetes]
+}
+
+type fileKubernetes struct {
+	Node       said[string]
+	Kubeconfig said[string]
 }
 
 type filePool struct {
@@ -111,7 +117,19 @@ func (f *file) take(r *reader, n *yaml.Node) {
 		"forwarding":    scalar(&f.Forwarding),
 		"history":       f.History.take,
 		"fullNotReady":  scalar(&f.FullNotReady),
+		"kubernetes":    takeKubernetes(&f.Kubernetes),
 	})
+}
+
+func takeKubernetes(s *said[fileKubernetes]) take {
+	return func(r *reader, n *yaml.Node) {
+		k := new(fileKubernetes)
+		r.keys(n, "{node: node-1}", map[string]take{
+			"node":       scalar(&k.Node),
+			"kubeconfig": scalar(&k.Kubeconfig),
+		})
+		*s = said[fileKubernetes]{k, n.Line}
+	}
 }
 
 func takePool(s *said[filePool]) take {
@@ -221,6 +239,12 @@ func parse(text []byte) (*Config, time.Duration, error) {
 		return nil, 0, f.Concurrency.wrong(fmt.Errorf("concurrency: %d is not within 1 to %d", n, maxConcurrency))
 	}
 	c.Concurrency = max(c.Concurrency, leastConcurrency)
+	if k := f.Kubernetes; k.value != nil {
+		c.Kubernetes = &Kubernetes{Node: k.value.Node.or(""), Kubeconfig: k.value.Kubeconfig.or("")}
+		if err := checkNode(c.Kubernetes.Node); err != nil {
+			return nil, 0, k.wrong(fmt.Errorf("kubernetes.node: %w", err))
+		}
+	}
 	if n := c.Connections; n != 0 && (n < minConnections || n > maxConnections) {
 		return nil, 0, f.Connections.wrong(fmt.Errorf("connections: %d is neither 0 nor within %d to %d", n, minConnections, maxConnections))
 	}

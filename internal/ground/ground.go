@@ -33,7 +33,9 @@ type Ground struct {
 	node  *node.Node
 	Hooks Hooks // must be set before the ledger is opened
 
-	config    atomic.Pointer[config.Config]
+	config    atomic.Pointer[config.Config]    // the file's, and the node's pool
+	file      atomic.Pointer[config.Config]    // the file's alone
+	given     atomic.Pointer[[]netip.Prefix]   // what the cluster has given to the node's pods; nil: nothing that the agent knows of
 	setting   sync.RWMutex                     // a reader that holds it sees Pools and config agree
 	began     *config.Config                   // the configuration that the agent was started with
 	rules     atomic.Pointer[nft.Ruleset]      // what the table was last told to contain; nil: nothing yet
@@ -56,6 +58,9 @@ type Hooks struct {
 	Exposed func()
 	// Rests is told that an address has begun to rest.
 	Rests func()
+	// Reached returns the CIDRs and addresses of the cluster's other nodes, to which pods' traffic keeps the pods'
+	// addresses.
+	Reached func() []netip.Prefix
 	// Tell is told of an event about an owner; typ is the API's type of the event.
 	Tell func(typ string, o hold.Owner, kind string, err error)
 }
@@ -68,6 +73,7 @@ func New(d *daemon.Core, n *node.Node, c *config.Config) (*Ground, error) {
 		doubted: make(chan struct{}, 1), forwarded: map[string]bool{},
 	}
 	g.config.Store(c)
+	g.file.Store(c)
 	return g, err
 }
 
@@ -274,6 +280,9 @@ func (g *Ground) Pool(name string) (string, error) {
 		if names[i] = p.Name; p.Name == name || name == "" {
 			return p.Name, nil
 		}
+	}
+	if len(names) == 0 {
+		return "", cni.Errorf(cni.CodeTryAgain, "no pool yet", "the cluster has given this node no addresses for its pods yet")
 	}
 	return "", cni.Errorf(cni.CodeConfig, "unknown pool", "the agent has no pool %q; its pools are %s", name, strings.Join(names, ", "))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -35,7 +36,7 @@ func (g *Ground) KeepConfigured(ctx context.Context, reload <-chan config.Readin
 // whether c is in force.
 func (g *Ground) Settle(ctx context.Context, c *config.Config) bool {
 	err := g.Reload(ctx, c)
-	inForce := g.config.Load() == c
+	inForce := g.file.Load() == c
 	if !inForce {
 		g.refuse(err)
 		return false
@@ -100,6 +101,12 @@ func (g *Ground) Reload(ctx context.Context, c *config.Config) error {
 		return err
 	}
 	defer done()
+	return g.reload(ctx, c, g.Given())
+}
+
+// reload is Reload with what the cluster has given to the node. The caller has g.turn.
+func (g *Ground) reload(ctx context.Context, file *config.Config, given []netip.Prefix) error {
+	c := file.WithNodePool(given)
 	for _, h := range g.heldCIDRs() {
 		for _, p := range prefixes(c.Pools) {
 			if p != h.cidr && p.Overlaps(h.cidr) {
@@ -113,6 +120,8 @@ func (g *Ground) Reload(ctx context.Context, c *config.Config) error {
 	if err := g.set(c); err != nil {
 		return err
 	}
+	g.file.Store(file)
+	g.given.Store(&given)
 	g.SayOverlaps(ctx)
 	return errors.Join(g.keepTable(ctx), g.Hold(ctx), g.giveBack(ctx))
 }

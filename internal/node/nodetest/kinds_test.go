@@ -17,6 +17,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/hostports"
 	"github.com/berth-net/berth/internal/kinds/kindtest"
 	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/kinds/noderoute"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 	"github.com/berth-net/berth/internal/kinds/table"
 	"github.com/berth-net/berth/internal/nettest"
@@ -70,6 +71,14 @@ func TestKinds(t *testing.T) {
 			},
 			Foreign:     w.foreignRoute,
 			Undisguised: "a route is its destination and its metric",
+		},
+		{
+			Kind: withoutFind(n.NodeRoutes.Kind()), // a route cannot say who owns it
+			Spec: func(testing.TB, hold.ID) hold.Spec {
+				return &noderoute.Spec{CIDR: netip.PrefixFrom(address(), 32), Via: netip.MustParseAddr("192.0.2.11"), Metric: n.Metric}
+			},
+			Foreign:     w.foreignWay,
+			Undisguised: "a route is its destination, its metric and its gateway",
 		},
 		{
 			Kind:   flows.Kind(n.Tracked, n.Conn),
@@ -158,6 +167,18 @@ func (w *Node) foreignRoute(_ testing.TB, h hold.Hold) func() error {
 	w.pools[s] = false
 	return func() error {
 		if ours, there := w.pools[s]; !there || ours {
+			return errors.New("it is gone")
+		}
+		return nil
+	}
+}
+
+// foreignWay adds somebody else's route with the hold's destination and metric.
+func (w *Node) foreignWay(_ testing.TB, h hold.Hold) func() error {
+	s := h.Spec.(*noderoute.Spec)
+	w.nodeWays[wayOf(s)] = netip.Addr{}
+	return func() error {
+		if via, there := w.nodeWays[wayOf(s)]; !there || via.IsValid() {
 			return errors.New("it is gone")
 		}
 		return nil
