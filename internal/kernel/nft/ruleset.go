@@ -59,7 +59,9 @@ type Ruleset struct {
 	FirstPort, LastPort uint16
 
 	// HostPorts has the table send ports of the node to pods of live links; Ports are those
-	// ports. Map and Unmap change the ports of a table without writing the table anew.
+	// ports. Map and Unmap change the ports of a table without writing the table anew. With HostPorts the
+	// table also notes addresses of Pools that have begun a connection by a link whose group is not in Live
+	// to CutHigh (Tables.Strays): these rules need the same of the kernel.
 	HostPorts bool
 	Ports     []Port
 
@@ -148,6 +150,8 @@ func (r Ruleset) table(lacks Parts) table {
 	if r.Live != 0 && r.HostPorts && lacks&HostPorts == 0 {
 		t.chains[0].rules = append(t.chains[0].rules, dropToStand(ipv4), dropToStand(ipv6))
 		sets, chains := hostPorts(r.Live, r.Ports, lacks)
+		t.sets, t.chains = append(t.sets, sets...), append(t.chains, chains...)
+		sets, chains = noteStrays(r.Live, r.CutHigh) // which need the same of the kernel
 		t.sets, t.chains = append(t.sets, sets...), append(t.chains, chains...)
 	}
 	forwarded := chain{name: "through", typ: "filter", hook: hookForward, priority: priorityFilter}
