@@ -108,8 +108,10 @@ func TestDeb(t *testing.T) {
 	}
 	talk.GoesOn("without the package's configuration")
 
-	// Back again, as postrm says, and away again. This time the pod ends meanwhile.
-	d.must("dpkg -i " + next)
+	// Back again, as postrm says, and away again. This time the pod ends meanwhile. The package that
+	// comes back is another version, and replaces the plugin that had stayed in place.
+	d.must("dpkg -i "+former, "/opt/cni/bin/berth-cni", "no agent runs")
+	d.same("/usr/bin/berth-cni", "/opt/cni/bin/berth-cni")
 	if !bytes.Equal(edited, d.read("/etc/berth/berthd.yaml")) {
 		t.Error("the package replaced the configuration that it had left")
 	}
