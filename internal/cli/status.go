@@ -104,6 +104,10 @@ func (a *app) showStatus(v statusView) {
 	if len(v.Lacks) > 0 {
 		a.fact("kernel lacks", "%s of the nftables table; see `berth audit`", a.ink(red, strings.Join(v.Lacks, ", ")))
 	}
+	if v.Displaced != "" {
+		a.fact("ledger", "%s", a.ink(red, v.Displaced))
+		a.fact("next", "move the ledger's file back, if somebody moved it, or restart berthd, which says what to do")
+	}
 	if v.Refused != "" {
 		a.fact("config", "%s", a.ink(red, "refused, and the former one is in force: "+v.Refused))
 	}
