@@ -132,6 +132,11 @@ var planted = []struct {
 		a.cannot = &api.Error{Code: 50, Msg: "the disk is full"}
 		n.agent = func() agent { return a }
 	}, Bad, "the disk is full", "berth status"},
+	{"agent", "its ledger's file is taken away", func(t *testing.T, n *Node) {
+		a := n.agent()
+		a.status.Displaced = "stat /var/lib/berth/ledger.db: no such file or directory"
+		n.agent = func() agent { return a }
+	}, Bad, "the ledger: stat /var/lib/berth/ledger.db", "restart berthd"},
 	{"agent", "restores", func(t *testing.T, n *Node) {
 		a := n.agent()
 		a.status.Restoring = true

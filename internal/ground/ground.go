@@ -45,6 +45,7 @@ type Ground struct {
 	exhausted sync.Map                         // pools in which the last ADD found no address
 	overlaps  atomic.Pointer[[]string]         // what Overlaps lists; nil: nobody has looked
 	refused   atomic.Pointer[string]           // what Refused returns; nil: ""
+	begun     atomic.Bool                      // Begin has ended
 
 	forwardTurn sync.Mutex      // guards forwarded, and keeps two callers from turning on forwarding at once
 	forwarded   map[string]bool // sysctls of forwarding that were on already
@@ -227,6 +228,7 @@ func (g *Ground) giveBack(ctx context.Context) error {
 // anything else, because cuts rely on the table. Begin leaves a thing that hangs to Keep, and Keep
 // leaves it to the sweep, so that deletions do not wait for this thing any longer.
 func (g *Ground) Begin(ctx context.Context) error {
+	defer g.begun.Store(true)
 	if err := g.keepTable(ctx); err != nil {
 		g.Log.Warn("could not bring the nftables table up to date", "err", err)
 	}

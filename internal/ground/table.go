@@ -2,6 +2,7 @@ package ground
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds/table"
 )
@@ -78,6 +81,20 @@ func (g *Ground) MasqueradePorts() (first, last uint16, on bool) {
 // SetTable gives the table its ruleset. The agent calls SetTable before the engine verifies the
 // table.
 func (g *Ground) SetTable() error { return g.node.Table.SetRuleset(g.Ruleset()) }
+
+// Renews reports whether an event says that the table of a former run differs from what this run wants:
+// berthd has another version now, or another configuration, or somebody changed the table while no
+// agent ran. Renews logs that the agent has replaced such a table. Nobody else needs to hear of it: the
+// difference would look as if somebody had changed the table of a running agent.
+func (g *Ground) Renews(ev engine.Event) bool {
+	if g.begun.Load() || ev.Kind != table.KindName || !errors.Is(ev.Err, hold.ErrChanged) {
+		return false
+	}
+	if ev.Type == engine.Mended {
+		g.Log.Info("the agent replaced the nftables table of a former run, which differed")
+	}
+	return true
+}
 
 // KeepTable mends the table whenever others change it, until ctx ends (table.Keeper.Run).
 func (g *Ground) KeepTable(ctx context.Context) { g.node.Table.Run(ctx, g.drift) }

@@ -28,6 +28,7 @@ func (v *Views) Status(_ context.Context, pool string) (api.Status, error) {
 		Lacks:       v.ground.Lacks(),
 		Overlaps:    v.ground.Overlaps(),
 		Refused:     v.ground.Refused(),
+		Displaced:   message(v.Displaced()),
 	}
 	lost, err := v.history.Trouble()
 	st.History = api.HistoryCount{Lost: lost, Error: message(err)}
