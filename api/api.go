@@ -169,8 +169,9 @@ type Status struct {
 	Pools       []Pool         `json:"pools"`
 	Lacks       []string       `json:"lacks,omitempty"` // Lack constants: the parts of the nftables table that this kernel cannot have
 	History     HistoryCount   `json:"history,omitzero"`
-	Overlaps    []string       `json:"overlaps,omitempty"` // pools in force whose addresses somebody else on the node uses, and who
-	Refused     string         `json:"refused,omitempty"`  // why the former configuration is in force, and not the one that the agent read last
+	Overlaps    []string       `json:"overlaps,omitempty"`  // pools in force whose addresses somebody else on the node uses, and who
+	Refused     string         `json:"refused,omitempty"`   // why the former configuration is in force, and not the one that the agent read last
+	Displaced   string         `json:"displaced,omitempty"` // what has become of the ledger's file; "": the file that the agent writes is in its place
 }
 
 // The parts of the agent's nftables table that a kernel may lack. The rest of the table

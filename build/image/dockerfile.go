@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -92,8 +93,8 @@ func (d dockerfile) image(context, arch string, at time.Time) (v1.Image, error) 
 	return mutate.ConfigFile(img, config)
 }
 
-// layer returns the tar of all that is copied: root's files, which anybody may read, with
-// the folders that they are in.
+// layer returns the tar of all that is copied: root's files, which anybody may read, and symlinks,
+// with the folders that they are in.
 func (d dockerfile) layer(context string, at time.Time) ([]byte, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
@@ -118,15 +119,7 @@ func (d dockerfile) layer(context string, at time.Time) ([]byte, error) {
 			return nil, err
 		}
 		for _, file := range files {
-			info, err := file.Info()
-			if err != nil {
-				return nil, err
-			}
-			raw, err := os.ReadFile(filepath.Join(context, c.from, file.Name()))
-			if err != nil {
-				return nil, err
-			}
-			if err := add(w, path.Join(c.to, file.Name())[1:], int64(info.Mode().Perm())|0o444, raw, at); err != nil {
+			if err := copyFile(w, path.Join(c.to, file.Name())[1:], filepath.Join(context, c.from, file.Name()), at); err != nil {
 				return nil, err
 			}
 		}
@@ -135,4 +128,24 @@ func (d dockerfile) layer(context string, at time.Time) ([]byte, error) {
 		return nil, err
 	}
 	return buf.Bytes(), nil
+}
+
+// copyFile writes a file into a tar, or a symlink as it is.
+func copyFile(w *tar.Writer, name, from string, at time.Time) error {
+	info, err := os.Lstat(from)
+	if err != nil {
+		return err
+	}
+	if info.Mode().Type() == fs.ModeSymlink {
+		target, err := os.Readlink(from)
+		if err != nil {
+			return err
+		}
+		return w.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: target, Mode: 0o777, ModTime: at, Format: tar.FormatPAX})
+	}
+	raw, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return add(w, name, int64(info.Mode().Perm())|0o444, raw, at)
 }

@@ -35,6 +35,8 @@ func makeArchive(t *testing.T) string {
 		must(t, os.MkdirAll(examples, 0o755))
 		must(t, os.WriteFile(filepath.Join(examples, "a.yaml"), []byte("alerts"), 0o600))
 	}
+	must(t, os.Mkdir(filepath.Join(context, "var"), 0o755))
+	must(t, os.Symlink("/run", filepath.Join(context, "var", "run")))
 	out := filepath.Join(t.TempDir(), "image.tar")
 	must(t, run("../Dockerfile", context, "v0.1.0+3.gabc", out, arches))
 	return out
@@ -95,13 +97,14 @@ func check(t *testing.T, img v1.Image, arch string) {
 		"usr/share/": "drwxr-xr-x ", "usr/share/doc/": "drwxr-xr-x ", "usr/share/doc/berth/": "drwxr-xr-x ",
 		"usr/share/doc/berth/examples/": "drwxr-xr-x ", "usr/share/doc/berth/examples/a.yaml": "-rw-r--r-- alerts",
 		"usr/bin/berth-cni": "-rwxr--r-- berth-cni for " + arch, "usr/bin/berthd": "-rwxr--r-- berthd for " + arch,
+		"var/": "drwxr-xr-x ", "var/run": "Lrwxrwxrwx /run",
 	}
 	if have := files(t, content); !reflect.DeepEqual(have, want) {
 		t.Errorf("%s has %v, want %v", arch, have, want)
 	}
 }
 
-// files returns a tar's files, each with its mode and content.
+// files returns a tar's files, each with its mode and with its content or, of a symlink, the target.
 func files(t *testing.T, from io.Reader) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -113,7 +116,7 @@ func files(t *testing.T, from io.Reader) map[string]string {
 		must(t, err)
 		raw, err := io.ReadAll(r)
 		must(t, err)
-		all[h.Name] = h.FileInfo().Mode().String() + " " + string(raw)
+		all[h.Name] = h.FileInfo().Mode().String() + " " + h.Linkname + string(raw)
 	}
 }
 

@@ -20,17 +20,6 @@ func rebuildLedger(ctx context.Context, o agent.Options) error {
 	if err != nil {
 		return err
 	}
-	if made.Kept != "" {
-		o.Log.Warn("berthd kept the former ledger", "path", made.Kept)
-	}
-	for _, lost := range made.Lost {
-		o.Log.Warn("the rebuilt ledger lacks data that only the former ledger had", "what", lost)
-	}
-	for _, p := range made.Pods {
-		if len(p.Lost) > 0 {
-			o.Log.Warn("the rebuilt ledger lacks something about an attachment", "id", p.Owner.ID, "key", p.Record.Key, "what", strings.Join(p.Lost, "; "))
-		}
-	}
 	return show(os.Stdout, made)
 }
 
@@ -50,7 +39,7 @@ func show(w io.Writer, made *rebuild.Rebuilt) error {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Owner.ID, state, p.Record.Key, or(p.Record.Pool),
 			or(strings.Join(addrs, ",")), or(p.Record.Netns.Path), or(strings.Join(p.Lost, "; ")))
 	}
-	fmt.Fprintf(t, "\n%d attachments adopted.", len(made.Pods))
+	fmt.Fprintf(t, "\nAttachments adopted: %d.", len(made.Pods))
 	if !made.Until.IsZero() {
 		fmt.Fprintf(t, " The agent gives out no other address until %s.", made.Until.UTC().Format(time.RFC3339))
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"encoding/json"
+	"log/slog"
 	"os"
 	"strings"
 	"testing"
@@ -11,10 +12,12 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// An audit finds that somebody has taken the ledger's file away from a running agent. Otherwise
-// only the next start would find the loss.
+// An audit and the status find that somebody has taken the ledger's file away from a running agent, and
+// the sweep logs that once. Otherwise only the next start would find the loss. DEL goes on.
 func TestAuditMissesItsLedger(t *testing.T) {
 	r := start(t)
+	var said strings.Builder
+	r.core.Log = slog.New(slog.NewTextHandler(&said, nil))
 	r.add(request("c", nettest.Pod(t)))
 	path := r.root.Ledger()
 	raw, err := os.ReadFile(path)
@@ -26,14 +29,27 @@ func TestAuditMissesItsLedger(t *testing.T) {
 			!strings.Contains(a.Findings[0].Detail, says) {
 			t.Errorf("%v, %+v; want one finding that says %q", err, a.Findings, says)
 		}
+		if st, err := r.Status(t.Context(), ""); err != nil || !strings.Contains(st.Displaced, says) {
+			t.Errorf("%v, the status says %q; want %q", err, st.Displaced, says)
+		}
+		r.Sweep(t.Context())
 	}
 	r.wantClean()
 	must(t, os.Rename(path, path+".away"))
 	found("no such file")
 	must(t, os.WriteFile(path, raw, 0o600))
 	found("another file")
+	r.del("c", true)
 	must(t, os.Rename(path+".away", path))
 	r.wantClean()
+	r.Sweep(t.Context())
+	if st, err := r.Status(t.Context(), ""); err != nil || st.Displaced != "" {
+		t.Errorf("%v, the status says %q of a ledger that is back", err, st.Displaced)
+	}
+	if log := said.String(); strings.Count(log, `level=WARN msg="somebody has taken the ledger's file away`) != 1 ||
+		strings.Count(log, "in its place again") != 1 {
+		t.Errorf("the log has\n%s", log)
+	}
 }
 
 // A ledger's file that the agent itself has written anew is no finding.

@@ -113,14 +113,14 @@ func TestPoolWithoutItsRoute(t *testing.T) {
 		r.decorate = hangingCIDRs("10.89.", heal)
 		r.begin()
 		r.Sweep(t.Context())
-		if err := r.ground.Equipped("extra"); err == nil {
+		if err := r.ground.Lacking("extra"); err == nil {
 			t.Error("the pool is said to be ready while its route is being taken")
 		}
-		if err := r.ground.Equipped("default"); err != nil {
+		if err := r.ground.Lacking("default"); err != nil {
 			t.Errorf("the other pool: %v", err)
 		}
 		close(heal)
-		nettest.Eventually(t, "the pool is ready", func() bool { r.Sweep(t.Context()); return r.ground.Equipped("extra") == nil })
+		nettest.Eventually(t, "the pool is ready", func() bool { r.Sweep(t.Context()); return r.ground.Lacking("extra") == nil })
 	})
 	t.Run("failed", func(t *testing.T) {
 		r := newRig(t)
@@ -147,7 +147,7 @@ func TestPoolWithoutItsRoute(t *testing.T) {
 			t.Error("the new configuration is said to be in force")
 		}
 		r.Sweep(t.Context())
-		if err := r.ground.Equipped("extra"); err == nil {
+		if err := r.ground.Lacking("extra"); err == nil {
 			t.Error("the pool is said to be ready, though its route could not be taken")
 		}
 		l.Clear()

@@ -294,6 +294,37 @@ func TestHistoryOfQueuedDeletion(t *testing.T) {
 	}
 }
 
+// An agent takes up a queued deletion, and ends before the release has ended: then the queue has
+// lost the deletion. The next agent knows from the ledger what the queue said.
+func TestHistoryOfQueuedDeletionAcrossRestart(t *testing.T) {
+	r, b := startBreakable(t)
+	addr := addresses(r.add(request("c", nettest.Pod(t))))[0].String()
+	b.set(true, "release", "flows", "")
+	d := r.deletion("c", "")
+	d.Cut = true
+	r.enqueue(d)
+	must(t, r.drain.All(t.Context()))
+	nettest.Eventually(t, "the release to fail", func() bool { return len(r.core.Engine.Owed("")) > 0 })
+	was := r.pasts(api.PastFilter{Container: "c"})[0]
+	if n := r.queued(); n > 0 || was.Queued == nil || !was.CutByPlugin {
+		t.Fatalf("%d deletions wait, and the history has %+v", n, was)
+	}
+	r.restart()
+	if p := r.pasts(api.PastFilter{Container: "c"})[0]; p.Ended != nil || p.AskedBy != api.AskedQueued {
+		t.Errorf("while it is owed, the history has %+v", p)
+	}
+	b.heal()
+	r.core.Engine.Retry()
+	nettest.Eventually(t, "the pod to be gone", func() bool { return len(r.index.All()) == 0 })
+	p := r.pasts(api.PastFilter{Container: "c"})[0]
+	if p.AskedBy != api.AskedQueued || p.Queued == nil || !p.Queued.Equal(*was.Queued) || !p.CutByPlugin || !p.CutOff.Equal(*was.CutOff) {
+		t.Errorf("the former agent knew %+v, the next one %+v", was, p)
+	}
+	if all := r.pasts(api.PastFilter{Address: addr, At: p.CutOff.Add(1)}); len(all) > 0 {
+		t.Errorf("after the cut its address was that of %+v", all)
+	}
+}
+
 // An ADD that failed is in the history, with the reason.
 func TestHistoryOfFailedAdd(t *testing.T) {
 	r, b := startBreakable(t)

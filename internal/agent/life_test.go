@@ -118,7 +118,7 @@ func TestRefusedRemovalChangesNothing(t *testing.T) {
 	before := nettest.Snapshot(t, nil).Only("nft")
 	r.close()
 	err := Remove(t.Context(), Options{Config: r.ground.Config(), Options: daemon.Options{Root: r.root, Log: slog.New(slog.DiscardHandler)}})
-	if err == nil || !strings.Contains(err.Error(), "1 pods are attached") {
+	if err == nil || !strings.Contains(err.Error(), "pods are attached (1)") {
 		t.Errorf("Remove: %v, want that a pod is attached", err)
 	}
 	nettest.Same(t, before, nettest.Snapshot(t, nil).Only("nft"), "it changed the node")

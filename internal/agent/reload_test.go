@@ -3,8 +3,10 @@ package agent
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/berth-net/berth/internal/attachment"
@@ -12,6 +14,8 @@ import (
 	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/cni/netconf"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/nft"
+	"github.com/berth-net/berth/internal/kinds"
 	"github.com/berth-net/berth/internal/mode"
 	"github.com/berth-net/berth/internal/mode/modes"
 	"github.com/berth-net/berth/internal/nettest"
@@ -110,6 +114,71 @@ func TestReloadTakesTheDefaultPoolFromAnADD(t *testing.T) {
 			} else if err != nil {
 				t.Error(err)
 			}
+		})
+	}
+}
+
+// brokenTable fails to take a ruleset while broken is set.
+type brokenTable struct {
+	kinds.Table
+	broken atomic.Bool
+}
+
+func (b *brokenTable) SetRuleset(r nft.Ruleset) error {
+	if b.broken.Load() {
+		return errors.New("no buffer space available")
+	}
+	return b.Table.SetRuleset(r)
+}
+
+// A reload brings a pool, and the table does not take the rules for it. No pod gets an address of the pool before
+// the table has these rules: without masquerade the pod's packets would leave with the pod's address.
+func TestNewPoolWaitsForItsRules(t *testing.T) {
+	r := start(t)
+	b := &brokenTable{Table: r.node.Table}
+	r.node.Table = b
+	r.pools = append(r.pools, "extra=10.89.0.0/24")
+	c, err := r.conf()
+	must(t, err)
+	b.broken.Store(true)
+	if err := r.ground.Reload(t.Context(), c); err == nil {
+		t.Error("the reload says that all is well")
+	}
+	pod := nettest.Pod(t)
+	_, err = r.tryAdd(request("c", pod, `"pool":"extra"`))
+	wantError(t, err, cni.CodeTryAgain, "no buffer space")
+	b.broken.Store(false)
+	r.Sweep(t.Context())
+	r.add(request("c", pod, `"pool":"extra"`))
+}
+
+// An ADD comes while a reload is taking what pods of a new pool need. The ADD waits, also if it has chosen the pool
+// and its address comes out of the new CIDR.
+func TestADDWaitsForNewAddresses(t *testing.T) {
+	for name, pools := range map[string][]string{
+		"a new pool":        {"default=10.88.0.0/24,fd00:88::/64", "extra=10.89.0.0/24"},
+		"a CIDR of a known": {"extra=10.90.0.0/32,10.89.0.0/24", "default=10.88.0.0/24,fd00:88::/64"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, "default=10.88.0.0/24,fd00:88::/64", "extra=10.90.0.0/32")
+			heal := make(chan struct{})
+			r.decorate = hangingCIDRs("10.89.", heal)
+			r.begin()
+			r.add(request("first", nettest.Pod(t), `"pool":"extra"`))
+			r.pools = pools
+			c, err := r.conf()
+			must(t, err)
+			reloaded := make(chan error, 1)
+			go func() { reloaded <- r.ground.Reload(t.Context(), c) }()
+			nettest.Eventually(t, "the reload to be in force", func() bool { return r.ground.Lacking("extra") != nil })
+			added := make(chan error, 1)
+			go func() {
+				_, err := r.tryAdd(request("c", nettest.Pod(t), `"pool":"extra"`))
+				added <- err
+			}()
+			close(heal)
+			must(t, <-reloaded)
+			must(t, <-added)
 		})
 	}
 }

@@ -38,7 +38,7 @@ func (a *Agent) remove(ctx context.Context) error {
 		}
 	}
 	if attached > 0 {
-		return fmt.Errorf("%d pods are attached: detach them first (`berth attachments` lists them)", attached)
+		return fmt.Errorf("pods are attached (%d): detach them first (`berth attachments` lists them)", attached)
 	}
 	return a.core.ReleaseAll(ctx)
 }

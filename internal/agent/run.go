@@ -50,9 +50,7 @@ func (a *Agent) life(c *config.Config, reload <-chan config.Reading) daemon.Life
 		Resume: func(ctx context.Context) (func(context.Context), error) {
 			mend, err := a.resume(ctx)
 			a.traffic.Unwatched() // nobody watched since the last agent; Missed was called if the table differed
-			if ms := a.ports.Datagrams(); len(ms) > 0 {
-				a.traffic.Mapped(ms) // the last agent may have ended before its pass for these
-			}
+			a.mappedAnew()        // the last agent may have ended before its pass for these
 			return mend, err
 		},
 		Own: []func(context.Context){

@@ -27,7 +27,7 @@ func (a *app) attachmentsCommand() *cobra.Command {
 	}
 	fl := c.Flags()
 	fl.StringVar(&f.Network, "network", "", "only those of the CNI network with this name")
-	fl.StringVar(&f.Container, "container", "", "only those of the container (or pod sandbox) with this full id")
+	fl.StringVar(&f.Container, "container", "", "only those of the container (or pod sandbox) with this id, or the beginning of one")
 	fl.StringVar(&f.Namespace, "namespace", "", "only those of pods in this namespace")
 	fl.StringVar(&f.Pod, "pod", "", "only those of the pod with this name, or NAMESPACE/NAME")
 	fl.StringVar(&f.Address, "address", "", "only those with this address")
@@ -38,7 +38,12 @@ func (a *app) attachmentsCommand() *cobra.Command {
 
 func (a *app) attachments(ctx context.Context, f api.Filter) error {
 	splitPod(&f)
+	container := f.Container // the agent knows containers by their full ids only
+	f.Container = ""
 	list, err := a.list(ctx, f)
+	if err == nil && container != "" {
+		list, err = ofContainer(list, container)
+	}
 	if err != nil {
 		return err
 	}

@@ -11,9 +11,12 @@ import (
 	"github.com/berth-net/berth/api"
 )
 
+// leastPrefix is how many characters the beginning of an id must have to stand for the id.
+const leastPrefix = 4
+
 // matching returns the attachments that an argument names by ID, pod (NAMESPACE/NAME or
 // NAME), container id, address or host veth. If the argument names none in full, it may be
-// the beginning of an ID or a container id, of at least 4 characters.
+// the beginning of an ID or a container id, of at least leastPrefix characters.
 func matching(list []api.Attachment, arg string) []api.Attachment {
 	if arg == "" { // an unset variable of a script
 		return nil
@@ -25,12 +28,39 @@ func matching(list []api.Attachment, arg string) []api.Attachment {
 		return arg == at.ID || arg == at.ContainerID || arg == at.HostVeth || sameAddress(arg, at.Addresses) ||
 			at.Pod != nil && (arg == at.Pod.Name || arg == podName(at.Pod))
 	})
-	if len(exact) > 0 || len(arg) < 4 {
+	if len(exact) > 0 || len(arg) < leastPrefix {
 		return exact
 	}
 	return match(func(at api.Attachment) bool {
 		return strings.HasPrefix(at.ID, arg) || strings.HasPrefix(at.ContainerID, arg)
 	})
+}
+
+// ofContainer returns the attachments of the container that has an id, or, if none has it, of the one
+// whose id begins with it. A beginning of several containers' ids is an error.
+func ofContainer(list []api.Attachment, id string) ([]api.Attachment, error) {
+	exact, begins := []api.Attachment{}, []api.Attachment{} // -o json shows an empty list
+	for _, at := range list {
+		switch {
+		case at.ContainerID == id:
+			exact = append(exact, at)
+		case len(id) >= leastPrefix && strings.HasPrefix(at.ContainerID, id):
+			begins = append(begins, at)
+		}
+	}
+	if len(exact) > 0 {
+		return exact, nil
+	}
+	var ids []string
+	for _, at := range begins {
+		if !slices.Contains(ids, at.ContainerID) {
+			ids = append(ids, at.ContainerID)
+		}
+	}
+	if len(ids) > 1 {
+		return nil, fmt.Errorf("--container %s is the beginning of %d containers' ids, %s: give more of one", id, len(ids), strings.Join(ids, ", "))
+	}
+	return begins, nil
 }
 
 // subject returns to whom an attachment belongs: its pod or container. An argument of

@@ -88,6 +88,9 @@ func (a *app) ledgerPasts(s *ledger.Snapshot, now history.Now) (list []api.Past)
 			p.Attachment.Addresses = o.NamesIn(ipam.Space)
 		}
 		p.Attachment.State = api.StateReleasing
+		if was := o.Earlier; was != nil {
+			addQueued(&p, attachment.Queued{At: was.Asked, Cut: was.Cut})
+		}
 		if o.Wanted() {
 			p.Attachment.State = api.StateAttached
 			addQueued(&p, e.Record.Queued(waiting[e.Record.Key], now.Wall, now.Boot, now.Boottime))
@@ -97,7 +100,7 @@ func (a *app) ledgerPasts(s *ledger.Snapshot, now history.Now) (list []api.Past)
 	return list
 }
 
-// addQueued adds to p what the queue says of p's deletion.
+// addQueued adds to p what the queue says, or said, of p's deletion.
 func addQueued(p *api.Past, q attachment.Queued) {
 	if q.At.IsZero() {
 		return

@@ -293,8 +293,8 @@ func TestUninstallBesideOthers(t *testing.T) {
 		plugin, loopback, folder, why string // what becomes of each file, and why the first of those that stay does so
 	}{
 		{"nothing else", "", "", well, "removed", "removed", "kept", "containerd looks for networks there"},
-		{"another network", "other", "", well, "removed", "kept", "kept", "pods of other networks, such as that of 20-other.conf, may need it for their lo"},
-		{"a handler beside a broken runtime", "", plugin, broken, "kept", "kept", "kept", "20-kata.conf uses it"},
+		{"another network", "other", "", well, "removed", "kept", "kept", "pods of other networks, such as that of DIR/net.d/20-other.conf, may need it for their lo"},
+		{"a handler beside a broken runtime", "", plugin, broken, "kept", "kept", "kept", "DIR/kata.d/20-kata.conf uses it"},
 		{"a broken runtime", "", "", broken, "kept", "kept", "kept", "a network may use it where berth cannot tell"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -341,11 +341,51 @@ func TestUninstallBesideOthers(t *testing.T) {
 					why = v.Why
 				}
 			}
-			if !strings.HasPrefix(why, test.why) {
-				t.Errorf("kept because %q, want %q", why, test.why)
+			if want := strings.ReplaceAll(test.why, "DIR", dir); !strings.HasPrefix(why, want) {
+				t.Errorf("kept because %q, want %q", why, want)
 			}
 			if nothing := test.name == "nothing else"; nothing != (len(u.Files)+len(u.Dirs) == 0) {
 				t.Errorf("the record has %v, %v", u.Files, u.Dirs)
+			}
+		})
+	}
+}
+
+// A configuration that stays keeps a plugin only if its runtime looks for plugins in the plugin's
+// folder, or in a folder that leads there.
+func TestUninstallOfOneRuntime(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		looks  string // the folder in which containerd looks for plugins
+		action string
+	}{
+		{"another folder", "lib", "removed"},
+		{"the same folder", "bin", "kept"},
+		{"a link to the folder", "link", "kept"},
+		{"a folder with a link to the plugin", "linked", "kept"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dir := t.TempDir()
+			at := func(path ...string) string { return filepath.Join(append([]string{dir}, path...)...) }
+			write := func(text string, path ...string) {
+				nettest.Must(t, os.MkdirAll(filepath.Dir(at(path...)), 0o755))
+				nettest.Must(t, os.WriteFile(at(path...), []byte(text), 0o755))
+			}
+			write(fmt.Sprintf("version = 2\n[plugins.'io.containerd.grpc.v1.cri'.cni]\nbin_dir = '%s'\nconf_dir = '%s'\n", at(test.looks), at("net.d")), "etc/containerd/config.toml")
+			write(fmt.Sprintf("[crio.network]\nplugin_dirs = ['%s']\nnetwork_dir = '%s'\n", at("bin"), at("crio.d")), "etc/crio/crio.conf")
+			write(`{"name":"berth","plugins":[{"type":"`+plugin+`"}]}`, "net.d/10-berth.conflist")
+			write("a program", "bin", plugin)
+			write("a program", "lib", plugin)
+			nettest.Must(t, os.Symlink("bin", at("link")))
+			nettest.Must(t, os.Mkdir(at("linked"), 0o755))
+			nettest.Must(t, os.Symlink(at("bin", plugin), at("linked", plugin)))
+			rec := &record{app: &app{root: at("root")}, Looks: []string{at("net.d"), at("crio.d")}}
+			rec.Files = []installedFile{{Path: at("net.d/10-berth.conflist"), Sort: sortConf}, {Path: at("lib", plugin), Sort: sortPlugin}}
+			u := undoing{record: rec, remove: unplace, take: unplace, needed: func() string { return "" }, node: cri.Node{Host: dir}}
+			nettest.Must(t, u.files(t.Context(), []installedFile{{Path: at("crio.d/10-berth.conflist"), Sort: sortConf}, {Path: at("bin", plugin), Sort: sortPlugin}}))
+			v := u.done[slices.IndexFunc(u.done, func(v fileView) bool { return v.File == at("bin", plugin) })]
+			if v.Action != test.action || v.Action == "kept" && v.Why != at("net.d/10-berth.conflist")+" uses it" {
+				t.Errorf("%+v, want it %s", v, test.action)
 			}
 		})
 	}
@@ -387,7 +427,7 @@ func TestUninstallBesideInstallOfAnotherRoot(t *testing.T) {
 	u.take = u.setAside
 	nettest.Must(t, os.WriteFile(path, []byte("old"), 0o755))
 	nettest.Must(t, u.files(t.Context(), []installedFile{{Path: conf, Sort: sortConf}, {Path: path, Sort: sortPlugin}}))
-	if have, err := os.ReadFile(path); string(have) != "old" || asked != 2 || u.done[1].Action != "kept" || u.done[1].Why != "20-other.conflist uses it by now" {
+	if have, err := os.ReadFile(path); string(have) != "old" || asked != 2 || u.done[1].Action != "kept" || u.done[1].Why != filepath.Join(dir, "20-other.conflist")+" uses it by now" {
 		t.Errorf("%q, %v; asked %d times; %+v", have, err, asked, u.done)
 	}
 	nettest.Must(t, os.Remove(path))

@@ -54,7 +54,7 @@ all is gone; the exit code is 1 if that takes longer than 2 minutes.`,
 		RunE: func(c *cobra.Command, args []string) error { return a.release(c.Context(), args, f) },
 	}
 	fl := c.Flags()
-	fl.StringArrayVar(&f.containers, "container", nil, "all attachments of the container with this full id; repeatable")
+	fl.StringArrayVar(&f.containers, "container", nil, "all attachments of the container with this id, or the beginning of one; repeatable")
 	fl.StringArrayVar(&f.pods, "pod", nil, "all attachments of this pod, NAMESPACE/NAME; repeatable")
 	fl.BoolVar(&f.wait, "wait", false, "return when all is gone")
 	return c
@@ -104,13 +104,16 @@ func (a *app) chooseForRelease(list []api.Attachment, args []string, f releaseFl
 	for _, by := range []struct {
 		flag   string
 		values []string
-		of     func(api.Attachment) string
+		find   func([]api.Attachment, string) ([]api.Attachment, error)
 	}{
-		{"--container", f.containers, func(at api.Attachment) string { return at.ContainerID }},
-		{"--pod", f.pods, func(at api.Attachment) string { return podName(at.Pod) }},
+		{"--container", f.containers, ofContainer},
+		{"--pod", f.pods, ofPod},
 	} {
 		for _, value := range by.values {
-			found := slices.DeleteFunc(slices.Clone(list), func(at api.Attachment) bool { return by.of(at) != value })
+			found, err := by.find(list, value)
+			if err != nil {
+				return nil, err
+			}
 			if len(found) == 0 || value == "" {
 				return nil, fmt.Errorf("%s %s has no attachment; see `berth attachments`", by.flag, value)
 			}
@@ -118,6 +121,11 @@ func (a *app) chooseForRelease(list []api.Attachment, args []string, f releaseFl
 		}
 	}
 	return unique(chosen), nil
+}
+
+// ofPod returns the attachments of the pod with this name, NAMESPACE/NAME.
+func ofPod(list []api.Attachment, name string) ([]api.Attachment, error) {
+	return slices.DeleteFunc(slices.Clone(list), func(at api.Attachment) bool { return podName(at.Pod) != name }), nil
 }
 
 // promise has the agent promise every release, and does not wait for any.

@@ -98,11 +98,15 @@ func (a *app) showStatus(v statusView) {
 	}
 	a.fact("owed", "%s", owed)
 	a.showDeletions(v.Deletions, v.Attachments)
-	if h := v.History; h.Lost > 0 || h.Error != "" {
-		a.fact("history", "%s", a.ink(yellow, strings.TrimSuffix(count(int(h.Lost), "record")+" lost: "+h.Error, ": ")))
+	if trouble := historyTrouble(v.History); trouble != "" {
+		a.fact("history", "%s", a.ink(yellow, trouble))
 	}
 	if len(v.Lacks) > 0 {
 		a.fact("kernel lacks", "%s of the nftables table; see `berth audit`", a.ink(red, strings.Join(v.Lacks, ", ")))
+	}
+	if v.Displaced != "" {
+		a.fact("ledger", "%s", a.ink(red, v.Displaced))
+		a.fact("next", "move the ledger's file back, if somebody moved it, or restart berthd, which says what to do")
 	}
 	if v.Refused != "" {
 		a.fact("config", "%s", a.ink(red, "refused, and the former one is in force: "+v.Refused))
@@ -120,6 +124,20 @@ func (a *app) showStatus(v statusView) {
 	}
 	a.say("\n")
 	a.showPools(v.Pools)
+}
+
+// historyTrouble says what the history lacks, and why it cannot be written; "": nothing is wrong with it.
+func historyTrouble(h api.HistoryCount) string {
+	lost := count(int(h.Lost), "record") + " lost"
+	switch {
+	case h.Lost > 0 && h.Error != "":
+		return lost + ": " + h.Error
+	case h.Lost > 0:
+		return lost
+	case h.Error != "":
+		return "nothing is lost yet, and the agent tries again: " + h.Error
+	}
+	return ""
 }
 
 // fewSpares is the number of spare files below which the agent refuses to attach pods, if

@@ -292,24 +292,24 @@ func rootOf(path string) (dir string, there bool) {
 	return "", false
 }
 
-// usedBy returns the name of a configuration in the folders that names the plugin; "" if no
+// usedBy returns the path of a configuration in the folders that names the plugin; "" if no
 // configuration does. usedBy leaves out configurations that this uninstall removes or, with
 // --dry-run, would remove.
 func usedBy(dirs []string, removed []fileView) (user string, err error) {
 	err = confsIn(dirs, removed, func(path string) bool {
 		raw, err := root.ReadFile(path)
 		if err == nil && strings.Contains(string(raw), `"`+plugin+`"`) {
-			user = filepath.Base(path)
+			user = path
 		}
 		return user == ""
 	})
 	return user, err
 }
 
-// othersIn returns the name of a configuration that stays in one of the folders; "" if none stays.
+// othersIn returns the path of a configuration that stays in one of the folders; "" if none stays.
 func othersIn(dirs []string, removed []fileView) (other string) {
 	_ = confsIn(dirs, removed, func(path string) bool { // usedBy has read the folders
-		other = filepath.Base(path)
+		other = path
 		return false
 	})
 	return other

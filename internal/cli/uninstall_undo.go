@@ -48,7 +48,7 @@ func (u *undoing) files(ctx context.Context, files []installedFile) error {
 		}
 	}
 	all, unread := u.node.Find()
-	confDirs = slices.Concat(confDirs, u.Looks, looksNow(all, files))
+	confDirs = executing(slices.Concat(confDirs, u.Looks, looksNow(all, files)), all, files)
 	why, err := u.inUse(confDirs, unread)
 	if err != nil {
 		return err
@@ -68,13 +68,52 @@ func (u *undoing) files(ctx context.Context, files []installedFile) error {
 // plugins of these files.
 func looksNow(all []cri.Runtime, files []installedFile) (dirs []string) {
 	for _, r := range all {
-		if slices.ContainsFunc(files, func(f installedFile) bool {
-			return f.Sort == sortPlugin && slices.Contains(r.BinDirs.Paths, filepath.Dir(f.Path))
-		}) {
+		if executes(r, files) {
 			dirs = append(dirs, networks(r)...)
 		}
 	}
 	return dirs
+}
+
+// executing leaves out the folders whose networks use no plugin of these files, because every runtime
+// that looks for networks there looks for plugins elsewhere. A folder into which no runtime looks that
+// Berth knows counts, because another program may.
+func executing(confDirs []string, all []cri.Runtime, files []installedFile) []string {
+	return slices.DeleteFunc(confDirs, func(dir string) bool {
+		known := false
+		for _, r := range all {
+			if !slices.ContainsFunc(networks(r), func(d string) bool { return sameFile(d, dir) }) {
+				continue
+			}
+			if executes(r, files) {
+				return false
+			}
+			known = true
+		}
+		return known
+	})
+}
+
+// executes reports whether a runtime looks for plugins where these files have a program.
+func executes(r cri.Runtime, files []installedFile) bool {
+	return slices.ContainsFunc(files, func(f installedFile) bool {
+		return f.Sort != sortConf && slices.ContainsFunc(r.BinDirs.Paths, func(dir string) bool {
+			return sameFile(dir, filepath.Dir(f.Path)) || sameFile(filepath.Join(dir, filepath.Base(f.Path)), f.Path)
+		})
+	})
+}
+
+// sameFile reports whether two paths lead to the same file or folder.
+func sameFile(x, y string) bool {
+	if filepath.Clean(x) == filepath.Clean(y) {
+		return true
+	}
+	a, err := os.Stat(x)
+	if err != nil {
+		return false
+	}
+	b, err := os.Stat(y)
+	return err == nil && os.SameFile(a, b)
 }
 
 // inUse says which configuration uses the plugin; "": none does. unread is why a runtime's

@@ -107,6 +107,20 @@ func TestTable(t *testing.T) {
 	}
 }
 
+// berth status counts no records that are not lost.
+func TestHistoryTrouble(t *testing.T) {
+	for h, want := range map[api.HistoryCount]string{
+		{}:                        "",
+		{Lost: 1}:                 "1 record lost",
+		{Lost: 2, Error: "hangs"}: "2 records lost: hangs",
+		{Error: "no space left"}:  "nothing is lost yet, and the agent tries again: no space left",
+	} {
+		if got := historyTrouble(h); got != want {
+			t.Errorf("%+v: %q, want %q", h, got, want)
+		}
+	}
+}
+
 // For a node's own agent, install writes the example in deploy. For other agents, it writes
 // the example with another name and root.
 func TestConflist(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/patience"
 	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/internal/trace"
 	"github.com/berth-net/berth/internal/turn"
@@ -95,6 +96,24 @@ type Core struct {
 	// Doubt says that the last restore or sweep failed in part: something may be
 	// missing.
 	Doubt atomic.Bool
+
+	calls patience.Calls // to the ledger's folder
+}
+
+// inPlace is how long Displaced waits for the ledger's folder.
+const inPlace = 500 * time.Millisecond
+
+// Displaced says that somebody has taken the ledger's file away from the running daemon, or has put
+// another file in its place: nobody will read again what the daemon writes from then on. Displaced
+// returns nil if the file is in its place, or if the file's folder hangs.
+func (c *Core) Displaced() error {
+	_, err := patience.Call(&c.calls, c.Root.Ledger(), inPlace, func() (none struct{}, err error) {
+		return none, c.Ledger.InPlace()
+	}, nil)
+	if err == nil || err == patience.ErrHangs {
+		return nil
+	}
+	return fmt.Errorf("%w; all that the agent writes now is lost when it ends", err)
 }
 
 // Daemon is one process that serves a root.
@@ -103,6 +122,7 @@ type Daemon struct {
 	born     int64           // when New was called, CLOCK_BOOTTIME, ns
 	first    bool            // this start has made the instance id: no daemon has run here before
 	locked   *Lock           // the lock of the instance; nil: not locked
+	lost     bool            // the last sweep has found that the ledger's file is not in its place
 	unmarked bool            // the marker of this epoch could not be written
 	notified <-chan struct{} // closed when the supervisor was told of the last state that notify was called with
 	deaf     error           // why there is no socket yet; later only keepReachable uses deaf
@@ -222,7 +242,21 @@ func (d *Daemon) Sweep(ctx context.Context, r Round) {
 	if len(report.Findings) > 0 {
 		d.Log.Info("sweep", "owners", report.Owners, "holds", report.Holds, "findings", len(report.Findings))
 	}
+	d.sayDisplaced()
 	r.After(ctx)
+}
+
+// sayDisplaced says once that the ledger's file is not in its place, and once that it is again. Its
+// caller has d.sweeping.
+func (d *Daemon) sayDisplaced() {
+	err := d.Displaced()
+	switch {
+	case err != nil && !d.lost:
+		d.Log.Warn("somebody has taken the ledger's file away: move it back, or restart berthd, which says what to do", "err", err)
+	case err == nil && d.lost:
+		d.Log.Info("the ledger's file is in its place again")
+	}
+	d.lost = err != nil
 }
 
 // count returns how many findings there are of each type.

@@ -33,6 +33,8 @@ func lookAgent(_ context.Context, n *Node) Finding {
 		return unknown(a.err)
 	case a.cannot != nil:
 		return Finding{Bad, a.cannot.Error(), "berth status"}
+	case a.status.Displaced != "":
+		return Finding{Bad, "the ledger: " + a.status.Displaced, "move the ledger's file back, if somebody moved it, or restart berthd, which says what to do"}
 	case a.status.Restoring:
 		return Finding{Warn, "the agent restores what its ledger says, and requests wait", "berth status"}
 	default:

@@ -91,6 +91,11 @@ func judgeState(dir string, typ int64, readOnly bool) Finding {
 
 // lookMounts looks whether the agent sees what runtimes mount for pods.
 func lookMounts(_ context.Context, n *Node) Finding {
+	folder, err := os.Stat(n.host("/run/netns"))
+	if other, _ := os.Stat(n.host("/var/run/netns")); err == nil && !os.SameFile(folder, other) {
+		return Finding{Bad, "/var/run/netns, by which containerd names pods' network namespaces, does not lead to /run/netns",
+			"make /var/run a symlink to /run, in the agent's image, too"}
+	}
 	a := n.agent()
 	if a.pid == 0 {
 		a.pid = os.Getpid() // an agent that is started from here has the same mounts

@@ -132,6 +132,11 @@ var planted = []struct {
 		a.cannot = &api.Error{Code: 50, Msg: "the disk is full"}
 		n.agent = func() agent { return a }
 	}, Bad, "the disk is full", "berth status"},
+	{"agent", "its ledger's file is taken away", func(t *testing.T, n *Node) {
+		a := n.agent()
+		a.status.Displaced = "stat /var/lib/berth/ledger.db: no such file or directory"
+		n.agent = func() agent { return a }
+	}, Bad, "the ledger: stat /var/lib/berth/ledger.db", "restart berthd"},
 	{"agent", "restores", func(t *testing.T, n *Node) {
 		a := n.agent()
 		a.status.Restoring = true
@@ -277,6 +282,12 @@ var planted = []struct {
 	{"run-folder", "read-only", func(t *testing.T, n *Node) { mount(t, n.Root.Run(), "", unix.MS_RDONLY) }, Bad, "read-only", "remount,rw"},
 	{"state-folder", "in memory", func(t *testing.T, n *Node) {}, Bad, "is a tmpfs: a reboot empties it", "mount a local disk"},
 	{"state-folder", "read-only", func(t *testing.T, n *Node) { mount(t, n.Root.State(), "", unix.MS_RDONLY) }, Bad, "read-only", "remount,rw"},
+	{"netns-mounts", "no /var/run", func(t *testing.T, n *Node) { nettest.Must(t, os.MkdirAll(n.host("/run/netns"), 0o755)) }, Bad, "/var/run/netns, by which", "a symlink to /run"},
+	{"netns-mounts", "another /var/run", func(t *testing.T, n *Node) {
+		for _, dir := range []string{"/run/netns", "/var/run/netns"} {
+			nettest.Must(t, os.MkdirAll(n.host(dir), 0o755))
+		}
+	}, Bad, "does not lead to /run/netns", "a symlink to /run"},
 	{"space", "no room", func(t *testing.T, n *Node) { mount(t, n.Root.State(), "size=1m", 0) }, Bad, "1 MiB and", "du -xh"},
 	{"space", "little room", func(t *testing.T, n *Node) { mount(t, n.Root.State(), "size=100m,nr_inodes=10000", 0) }, Warn, "100 MiB and", "du -xh"},
 	{"space", "no inodes", func(t *testing.T, n *Node) { mount(t, n.Root.State(), "size=1g,nr_inodes=100", 0) }, Bad, "and 9", "df -i"},

@@ -3,6 +3,7 @@
 // API opens, and later ones when it finds them. It removes a deletion's file after the commit
 // that promises the release. If the agent dies in between, the next agent does the deletion
 // again, and the deletion spares what began after it. So the ledger need not record the queue.
+// Only for the history, the promise says when the deletion was queued, and when its pod was cut off.
 package drain
 
 import (
@@ -205,13 +206,13 @@ func (d *Drain) asked(ctx context.Context, pending []deletions.Entry) context.Co
 		of[k] = append(of[k], e)
 	}
 	wall, boottime := d.Wall(), d.Boottime()
-	return engine.AskedEarlier(engine.AskedBy(ctx, api.AskedQueued), func(id hold.ID) engine.Earlier {
+	return engine.AskedEarlier(engine.AskedBy(ctx, api.AskedQueued), func(id hold.ID) hold.Earlier {
 		e := d.index.Get(id)
 		if e == nil {
-			return engine.Earlier{}
+			return hold.Earlier{}
 		}
 		q := e.Record.Queued(of[e.Record.Key], wall, d.Boot, boottime)
-		return engine.Earlier{Asked: q.At, Cut: q.Cut}
+		return hold.Earlier{Asked: q.At, Cut: q.Cut}
 	})
 }
 

@@ -13,18 +13,12 @@ type Past struct {
 	// Asker says who asked for the owner's release, in the words of AskedBy or one of the constants
 	// below. "": an earlier run of the program promised the release.
 	Asker   string
-	Earlier Earlier
+	Earlier hold.Earlier
 	Failed  error        // why the owner could not be taken; nil: it was taken, or an earlier run knew
 	Cut     time.Time    // when the owner was cut off; zero: its cut has not succeeded
 	CutErr  error        // why a cut failed
 	Holds   []PastHold   // of the owner, in their order
 	Forget  *PastTrouble // the trouble with the commit that forgets the owner; nil: there was none
-}
-
-// Earlier is what somebody else did for an owner's release, before this program heard of it.
-type Earlier struct {
-	Asked time.Time // when somebody else took the request; zero: nobody did
-	Cut   time.Time // when somebody else cut the owner off; zero: nobody did
 }
 
 // PastHold is how the release of one hold went.
@@ -50,7 +44,7 @@ const (
 // asked is what led to an owner's release.
 type asked struct {
 	by      string
-	earlier Earlier
+	earlier hold.Earlier
 	failed  error
 }
 
@@ -66,7 +60,7 @@ func AskedBy(ctx context.Context, who string) context.Context {
 
 // AskedEarlier returns a context for promises of releases that somebody had asked for before this
 // program heard of it. `of` returns what had happened to an owner by then.
-func AskedEarlier(ctx context.Context, of func(hold.ID) Earlier) context.Context {
+func AskedEarlier(ctx context.Context, of func(hold.ID) hold.Earlier) context.Context {
 	return context.WithValue(ctx, earlierKey{}, of)
 }
 
@@ -77,14 +71,18 @@ func (e *Engine) noteAsker(ctx context.Context, ids []hold.ID) {
 	if by == "" {
 		return
 	}
-	of, _ := ctx.Value(earlierKey{}).(func(hold.ID) Earlier)
 	for _, id := range ids {
-		var earlier Earlier
-		if of != nil {
-			earlier = of(id)
-		}
+		earlier := earlierOf(ctx, id)
 		e.noteAsked([]hold.ID{id}, func(a *asked) { a.by, a.earlier = by, earlier })
 	}
+}
+
+// earlierOf returns what had happened to an owner before a promise with this context.
+func earlierOf(ctx context.Context, id hold.ID) hold.Earlier {
+	if of, ok := ctx.Value(earlierKey{}).(func(hold.ID) hold.Earlier); ok {
+		return of(id)
+	}
+	return hold.Earlier{}
 }
 
 // noteAsked changes what is known of how owners' releases came about. It leaves out owners
@@ -125,6 +123,9 @@ func (e *Engine) past(l *leaving) *Past {
 	p := &Past{
 		Asker: a.by, Earlier: a.earlier, Failed: a.failed, Cut: l.cutAt, CutErr: l.cutErr,
 		Holds: make([]PastHold, len(l.state)), Forget: l.trouble.past(),
+	}
+	if a.by == "" && l.owner.Earlier != nil { // an earlier run promised the release, and wrote this down
+		p.Earlier = *l.owner.Earlier
 	}
 	for i, s := range l.state {
 		p.Holds[i] = PastHold{l.owner.Holds[i], s.at, s.past}

@@ -41,8 +41,8 @@ func TestPast(t *testing.T) {
 		return nil
 	}
 	begun := time.Now()
-	earlier := engine.Earlier{Asked: begun.Add(-time.Hour), Cut: begun.Add(-time.Minute)}
-	ctx := engine.AskedEarlier(engine.AskedBy(t.Context(), "first"), func(id hold.ID) engine.Earlier {
+	earlier := hold.Earlier{Asked: begun.Add(-time.Hour), Cut: begun.Add(-time.Minute)}
+	ctx := engine.AskedEarlier(engine.AskedBy(t.Context(), "first"), func(id hold.ID) hold.Earlier {
 		if id != o.ID {
 			t.Errorf("asked about %s", id)
 		}
@@ -61,7 +61,7 @@ func TestPast(t *testing.T) {
 		t.Errorf("while it is owed: %v, %+v", leaving, p)
 	}
 	n.world.before = func(context.Context, string, hold.Hold) error { return nil }
-	must(t, n.Release(engine.AskedEarlier(engine.AskedBy(t.Context(), "second"), func(hold.ID) engine.Earlier { return engine.Earlier{Asked: begun} }), []hold.ID{o.ID}))
+	must(t, n.Release(engine.AskedEarlier(engine.AskedBy(t.Context(), "second"), func(hold.ID) hold.Earlier { return hold.Earlier{Asked: begun} }), []hold.ID{o.ID}))
 	n.Retry(o.ID)
 	p = *n.past(o.ID)
 	if p.Asker != "first" || p.Earlier != earlier || p.Failed != nil || p.CutErr == nil || p.Cut.Before(begun) || p.Forget != nil || len(p.Holds) != 2 {
@@ -82,7 +82,7 @@ func TestPast(t *testing.T) {
 	o.Names[0].Name = "b"
 	take(t, n, o)
 	must(t, n.Release(t.Context(), []hold.ID{o.ID}))
-	if p := n.past(o.ID); p.Asker != "" || p.Earlier != (engine.Earlier{}) || p.CutErr != nil || p.Holds[0].Trouble != nil {
+	if p := n.past(o.ID); p.Asker != "" || p.Earlier != (hold.Earlier{}) || p.CutErr != nil || p.Holds[0].Trouble != nil {
 		t.Errorf("of another owner: %+v", p)
 	}
 	must(t, n.Wait(t.Context(), o.ID))

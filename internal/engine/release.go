@@ -101,7 +101,7 @@ func (e *Engine) promise(ctx context.Context, ids []hold.ID, ops []ledger.Op) ([
 		for _, id := range all {
 			if e.wanted(id) {
 				ours = append(ours, id)
-				commit = append(commit, ledger.Releasing(id, now))
+				commit = append(commit, ledger.ReleasingAfter(id, now, earlierOf(ctx, id)))
 			}
 		}
 		if len(commit) > 0 {

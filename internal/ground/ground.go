@@ -47,6 +47,7 @@ type Ground struct {
 	exhausted sync.Map                         // pools in which the last ADD found no address
 	overlaps  atomic.Pointer[[]string]         // what Overlaps lists; nil: nobody has looked
 	refused   atomic.Pointer[string]           // what Refused returns; nil: ""
+	begun     atomic.Bool                      // Begin has ended
 
 	forwardTurn sync.Mutex      // guards forwarded, and keeps two callers from turning on forwarding at once
 	forwarded   map[string]bool // sysctls of forwarding that were on already
@@ -105,9 +106,30 @@ func (g *Ground) Hold(ctx context.Context) error {
 // everyPool is the key of what the pods of all pools need. No pool has this name.
 const everyPool = ""
 
+// errTaking says that the agent is taking what the pods of new CIDRs need.
+var errTaking = errors.New("the agent has not yet taken what pods of its new addresses need")
+
+// takingLimit is how long Equipped waits for errTaking to go.
+const takingLimit = 2 * time.Second
+
 // Equipped refuses a pool if the node lacks something that its pods need, such as the table
-// by which they are cut off, or their CIDR's unreachable route.
-func (g *Ground) Equipped(pool string) error {
+// by which they are cut off, or their CIDR's unreachable route. While a reload takes that for new CIDRs,
+// Equipped waits, for two seconds at most.
+func (g *Ground) Equipped(ctx context.Context, pool string) error {
+	err := g.Lacking(pool)
+	if !errors.Is(err, errTaking) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, takingLimit)
+	defer cancel()
+	if done, late := g.turn.Take(ctx); late == nil { // the reload has it
+		done()
+	}
+	return g.Lacking(pool)
+}
+
+// Lacking says what the node lacks that pods of a pool need, as far as the agent knows now.
+func (g *Ground) Lacking(pool string) error {
 	lack := g.lack.Load()
 	if lack == nil {
 		return nil // Hold has not run: the agent was not restored, and serves nobody
@@ -212,6 +234,7 @@ func (g *Ground) giveBack(ctx context.Context) error {
 // anything else, because cuts rely on the table. Begin leaves a thing that hangs to Keep, and Keep
 // leaves it to the sweep, so that deletions do not wait for this thing any longer.
 func (g *Ground) Begin(ctx context.Context) error {
+	defer g.begun.Store(true)
 	if err := g.keepTable(ctx); err != nil {
 		g.Log.Warn("could not bring the nftables table up to date", "err", err)
 	}

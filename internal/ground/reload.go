@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -127,13 +128,32 @@ func (g *Ground) reload(ctx context.Context, file *config.Config, given []netip.
 }
 
 // set puts a configuration and its pools into force. Pool sees both change at once: otherwise an ADD
-// could choose a default pool that is gone, or that is not there yet.
+// could choose a default pool that is gone, or that is not there yet. Pools with new CIDRs are not equipped
+// before the caller has taken what their pods need (Hold).
 func (g *Ground) set(c *config.Config) error {
 	g.setting.Lock()
 	defer g.setting.Unlock()
+	lack := g.lack.Load()
+	g.takes(c)
 	if err := g.Pools.Set(c.Pools, g.Clock.Now()); err != nil {
+		g.lack.Store(lack)
 		return err
 	}
 	g.config.Store(c)
 	return nil
+}
+
+// takes notes that the node lacks, until Hold has ended, what the pods of pools with new CIDRs need.
+func (g *Ground) takes(c *config.Config) {
+	lack := g.lack.Load()
+	if lack == nil {
+		return // Hold has not run, and the agent serves nobody
+	}
+	had, next := prefixes(g.config.Load().Pools), maps.Clone(*lack)
+	for _, p := range c.Pools {
+		if slices.ContainsFunc(p.CIDRs, func(c netip.Prefix) bool { return !slices.Contains(had, c) }) {
+			next[p.Name] = errTaking
+		}
+	}
+	g.lack.Store(&next)
 }

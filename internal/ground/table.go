@@ -2,6 +2,7 @@ package ground
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -9,21 +10,28 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds/table"
 )
 
-// keepTable gives the table its ruleset, if the ruleset differs from the one that the table got last.
+// keepTable gives the table its ruleset, if the ruleset differs from the one that the table got last, or if
+// the table did not take that one.
 // Otherwise keepTable lets the table try again the parts that the kernel did not support. keepTable
 // works aside, because something else that changes the table may hang, and then every caller that
 // waits for the table hangs as well.
 func (g *Ground) keepTable(ctx context.Context) error {
 	return g.aside(ctx, "the rules of the nftables table", func(context.Context) error {
 		want := g.Ruleset()
-		if was := g.rules.Swap(&want); was != nil && reflect.DeepEqual(*was, want) {
+		if was := g.rules.Load(); was != nil && reflect.DeepEqual(*was, want) {
 			return g.node.Table.Retry()
 		}
-		return g.node.Table.SetRuleset(want)
+		err := g.node.Table.SetRuleset(want)
+		if g.rules.Store(&want); err != nil {
+			g.rules.Store(nil)
+		}
+		return err
 	})
 }
 
@@ -75,6 +83,20 @@ func (g *Ground) Reach(ctx context.Context) {
 // SetTable gives the table its ruleset. The agent calls SetTable before the engine verifies the
 // table.
 func (g *Ground) SetTable() error { return g.node.Table.SetRuleset(g.Ruleset()) }
+
+// Renews reports whether an event says that the table of a former run differs from what this run wants:
+// berthd has another version now, or another configuration, or somebody changed the table while no
+// agent ran. Renews logs that the agent has replaced such a table. Nobody else needs to hear of it: the
+// difference would look as if somebody had changed the table of a running agent.
+func (g *Ground) Renews(ev engine.Event) bool {
+	if g.begun.Load() || ev.Kind != table.KindName || !errors.Is(ev.Err, hold.ErrChanged) {
+		return false
+	}
+	if ev.Type == engine.Mended {
+		g.Log.Info("the agent replaced the nftables table of a former run, which differed")
+	}
+	return true
+}
 
 // KeepTable mends the table whenever others change it, until ctx ends (table.Keeper.Run).
 func (g *Ground) KeepTable(ctx context.Context) { g.node.Table.Run(ctx, g.drift) }

@@ -30,6 +30,13 @@ type Owner struct {
 	Holds     []Hold          `json:"holds,omitempty"`    // in order of acquisition
 	Before    *Extent         `json:"before,omitempty"`   // during a change: the extent of the owner's lists before it; what lies beyond is still to come
 	Releasing time.Time       `json:"releasing,omitzero"` // zero: wanted; terminal once set
+	Earlier   *Earlier        `json:"earlier,omitempty"`  // of a releasing owner; nil: nobody else did anything for its release
+}
+
+// Earlier is what somebody else did for an owner's release, before the program heard of it.
+type Earlier struct {
+	Asked time.Time `json:"asked,omitzero"` // when somebody else took the request; zero: nobody did
+	Cut   time.Time `json:"cut,omitzero"`   // when somebody else cut the owner off; zero: nobody did
 }
 
 // Extent has the lengths of an owner's lists.

@@ -138,6 +138,8 @@ type Table interface {
 	SetRuleset(nft.Ruleset) error
 	Retry() error
 	Lacks() nft.Parts
+	Strays(addrs []netip.Addr) ([]netip.Addr, error)
+	ClearStrays(addrs []netip.Addr) error
 	Others() (map[string][]nft.Port, error)
 	UnmapOther(instance string, gone []nft.Port, whole bool) error
 	Run(context.Context, table.Report)

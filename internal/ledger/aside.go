@@ -122,10 +122,10 @@ func (a *aside) fill(opts Options, c contents, least int, cancel *atomic.Bool) e
 	out.put(bucketMeta, headKey, c.head)
 	for _, e := range c.owners {
 		record := e.owner
-		record.Releasing = time.Time{}
+		record.Releasing, record.Earlier = time.Time{}, nil
 		out.putJSON(bucketOwners, string(e.owner.ID), record)
 		if !e.owner.Wanted() {
-			out.putJSON(bucketReleasing, string(e.owner.ID), releasingRecord{e.owner.Releasing.UnixNano()})
+			out.putJSON(bucketReleasing, string(e.owner.ID), promiseOf(&e.owner))
 		}
 		if err := flush(snapshotBy); err != nil {
 			return err

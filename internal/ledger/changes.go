@@ -62,7 +62,7 @@ func (c *changes) begin(bucket, key string, flag byte) {
 // most.
 const (
 	restBytes      = len(`{"freed":,"until":,"boot":,"at":}`) + 3*numberBytes + 10
-	releasingBytes = len(`{"at":}`) + numberBytes
+	releasingBytes = len(`{"at":,"asked":,"cut":}`) + 3*numberBytes
 	numberBytes    = len("-9223372036854775808")
 )
 
@@ -100,7 +100,7 @@ func (c *changes) encode(b *batch) {
 			c.drop(bucketOwners, string(id))
 		}
 		if isReleasing && !(wasReleasing && before.owner.Releasing.Equal(slot.val.owner.Releasing)) {
-			c.putJSON(bucketReleasing, string(id), releasingRecord{slot.val.owner.Releasing.UnixNano()})
+			c.putJSON(bucketReleasing, string(id), promiseOf(&slot.val.owner))
 		} else if wasReleasing && !isReleasing {
 			c.drop(bucketReleasing, string(id))
 		}

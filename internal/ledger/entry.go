@@ -31,7 +31,7 @@ func (l *Ledger) seal(o hold.Owner) (*entry, error) {
 		return nil, err
 	}
 	record := o
-	record.Releasing = time.Time{} // Releasing has a record of its own
+	record.Releasing, record.Earlier = time.Time{}, nil // these have a record of their own
 	raw, err := json.Marshal(record)
 	if err != nil {
 		return nil, fmt.Errorf("encoding: %w", err)
@@ -65,8 +65,10 @@ func (l *Ledger) own(o hold.Owner) (hold.Owner, error) {
 	if len(o.Holds) == 0 {
 		o.Holds = nil
 	}
-	if !o.Releasing.IsZero() {
-		o.Releasing = plain(o.Releasing)
+	if o.Wanted() {
+		o.Earlier = nil
+	} else {
+		promiseOf(&o).mark(&o)
 	}
 	for i := range o.Holds {
 		h := &o.Holds[i]

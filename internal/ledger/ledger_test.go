@@ -129,7 +129,8 @@ func TestReopen(t *testing.T) {
 	epoch.Netns.Ino = 4026531840
 	must(t, l.SetEpoch(epoch))
 	mustCommit(t, l, Begin(a), Begin(b), Begin(kid))
-	mustCommit(t, l, Releasing(kid.ID, c.now), Bury(Tombstone{"net/c1/eth0", "boot-1", 5, c.Boottime() + 1}))
+	earlier := hold.Earlier{Asked: c.now.Add(-time.Hour), Cut: c.now.Add(-time.Minute)}
+	mustCommit(t, l, ReleasingAfter(kid.ID, c.now, earlier), Bury(Tombstone{"net/c1/eth0", "boot-1", 5, c.Boottime() + 1}))
 	mustCommit(t, l, Forget(b.ID, c.now), Update(a.ID, func(o *hold.Owner) error {
 		o.Holds[1].Spec.(*flexible).Found = "here"
 		return nil
@@ -148,7 +149,7 @@ func TestReopen(t *testing.T) {
 	if id, ok := again.Holder(address("p/10.0.0.1")); !ok || id != a.ID {
 		t.Errorf("holder %v, %v", id, ok)
 	}
-	if o, ok := again.Owner(kid.ID); !ok || !o.Releasing.Equal(c.now) || !slices.Equal(o.Needs, kid.Needs) {
+	if o, ok := again.Owner(kid.ID); !ok || !o.Releasing.Equal(c.now) || o.Earlier == nil || !o.Earlier.Asked.Equal(earlier.Asked) || !o.Earlier.Cut.Equal(earlier.Cut) || !slices.Equal(o.Needs, kid.Needs) {
 		t.Errorf("child %+v, %v", o, ok)
 	}
 	if o, _ := again.Owner(a.ID); o.Holds[1].Spec.(*flexible).Found != "here" {

@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/berth-net/berth/internal/hold"
 )
@@ -172,7 +171,7 @@ func loadReleasing(f found, s *state) error {
 		if e == nil {
 			return damaged("owner %.40q is releasing, but has no record", key)
 		}
-		e.owner.Releasing = time.Unix(0, rec.At).UTC()
+		rec.mark(&e.owner)
 		return nil
 	})
 }

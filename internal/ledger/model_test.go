@@ -159,13 +159,21 @@ func (w *walk) op() (Op, func(model) error) {
 		return Update(id, func(o *hold.Owner) error { o.Names = slices.Clone(names); return nil }),
 			func(m model) error { return m.update(id, names, w.clock) }
 	case 5, 6:
-		return Releasing(id, at), func(m model) error {
+		op, earlier := Releasing(id, at), (*hold.Earlier)(nil)
+		if w.IntN(2) == 0 {
+			earlier = &hold.Earlier{Asked: at.Add(-time.Minute)}
+			if w.IntN(2) == 0 {
+				earlier.Cut = at.Add(-time.Second)
+			}
+			op = ReleasingAfter(id, at, *earlier)
+		}
+		return op, func(m model) error {
 			o, ok := m.owners[id]
 			if !ok {
 				return ErrUnknown
 			}
 			if o.Wanted() {
-				o.Releasing = at
+				o.Releasing, o.Earlier = at, earlier
 				m.owners[id] = o
 			}
 			return nil

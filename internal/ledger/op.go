@@ -17,7 +17,7 @@ const (
 	usualExit  = 8    // sectors that are enough for the deletion of most owners
 )
 
-// Op is one part of a commit: Begin, Update, Pass, Unchanged, Releasing, Forget,
+// Op is one part of a commit: Begin, Update, Pass, Unchanged, Releasing, ReleasingAfter, Forget,
 // ForgetUnused, Bury, Unburied, Room, Enter, Founded or Quarantined.
 type Op interface {
 	// ready does, in the caller's goroutine, what needs nothing of the ledger's state.
@@ -57,7 +57,13 @@ func Unchanged(o hold.Owner) Op { return unchanged{o} }
 
 // Releasing marks the owner as releasing since at, by the wall clock. If the owner is
 // releasing already, the first time stays. Releasing fails with ErrUnknown.
-func Releasing(id hold.ID, at time.Time) Op { return releasing{id, at} }
+func Releasing(id hold.ID, at time.Time) Op { return releasing{id: id, at: at} }
+
+// ReleasingAfter is Releasing, and writes what somebody else did for the release earlier. Times of
+// `earlier` that are zero are not written.
+func ReleasingAfter(id hold.ID, at time.Time, earlier hold.Earlier) Op {
+	return releasing{id, at, earlier}
+}
 
 // Forget drops the owner and frees its names. If Options.Rest gives a name a rest, the rest begins
 // at `at`, a time of Options.Clock. Forgetting an unknown owner succeeds. Forget fails with
@@ -149,8 +155,9 @@ func (op unchanged) ready(*Ledger) (step, error) {
 }
 
 type releasing struct {
-	id hold.ID
-	at time.Time
+	id      hold.ID
+	at      time.Time
+	earlier hold.Earlier
 }
 
 func (op releasing) ready(*Ledger) (step, error) {
@@ -158,7 +165,7 @@ func (op releasing) ready(*Ledger) (step, error) {
 		return step{}, fmt.Errorf("releasing owner %s: %w: no time", op.id, ErrInvalid)
 	}
 	return step{sectorSize, func(b *batch) error {
-		if err := b.releasing(op.id, plain(op.at)); err != nil {
+		if err := b.releasing(op.id, promised(op.at, op.earlier)); err != nil {
 			return fmt.Errorf("releasing owner %s: %w", op.id, err)
 		}
 		return nil

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"strings"
+	"time"
 
 	"github.com/berth-net/berth/internal/hold"
 )
@@ -10,7 +11,7 @@ import (
 // its own, so that a deletion writes a few bytes, and not the owner's record.
 const (
 	bucketMeta       = "meta"       // "head": head
-	bucketOwners     = "owners"     // ID: hold.Owner, without Releasing
+	bucketOwners     = "owners"     // ID: hold.Owner, without Releasing and Earlier
 	bucketReleasing  = "releasing"  // ID: releasingRecord
 	bucketRests      = "rests"      // space, 0, name: restRecord
 	bucketTombstones = "tombstones" // key: tombRecord
@@ -54,7 +55,46 @@ func (h *head) quarantine(read reading) kept {
 // Times in records are Unix nanoseconds. They take a third of the bytes of RFC 3339, whose
 // parsing would be most of the time that opening a ledger takes.
 type releasingRecord struct {
-	At int64 `json:"at"`
+	At    int64 `json:"at"`
+	Asked int64 `json:"asked,omitempty"` // hold.Earlier; 0: nobody else did it
+	Cut   int64 `json:"cut,omitempty"`
+}
+
+// promised returns the record of a release that is promised at a time.
+func promised(at time.Time, earlier hold.Earlier) releasingRecord {
+	return releasingRecord{at.UnixNano(), nanos(earlier.Asked), nanos(earlier.Cut)}
+}
+
+// promiseOf returns the record of the release of an owner that is releasing.
+func promiseOf(o *hold.Owner) releasingRecord {
+	if o.Earlier == nil {
+		return promised(o.Releasing, hold.Earlier{})
+	}
+	return promised(o.Releasing, *o.Earlier)
+}
+
+// mark gives an owner what the record of its release says.
+func (r releasingRecord) mark(o *hold.Owner) {
+	o.Releasing = time.Unix(0, r.At).UTC()
+	o.Earlier = nil
+	if r.Asked != 0 || r.Cut != 0 {
+		o.Earlier = &hold.Earlier{Asked: timeOf(r.Asked), Cut: timeOf(r.Cut)}
+	}
+}
+
+// nanos returns a time as records have it; timeOf is its inverse. The zero time is 0.
+func nanos(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+func timeOf(nanos int64) time.Time {
+	if nanos == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, nanos).UTC()
 }
 
 // restRecord is a span, with the names that its fields have in the file.

@@ -179,7 +179,7 @@ func asked(id hold.ID, i int) []Op {
 // bytes, and the end.
 func whole(o hold.Owner, c *clock, key int) (promise, end []Op) {
 	t := Tombstone{(string(o.ID) + strings.Repeat("k", key))[:key], "2f1a4c3e-5b6d-4e7f-8a9b-0c1d2e3f4a5b", c.Boottime(), c.Boottime() + int64(time.Hour)}
-	return []Op{Releasing(o.ID, c.now), Bury(t)}, []Op{Forget(o.ID, c.now)}
+	return []Op{ReleasingAfter(o.ID, c.now, hold.Earlier{Asked: c.now, Cut: c.now}), Bury(t)}, []Op{Forget(o.ID, c.now)}
 }
 
 // On a full disk ADDs are refused first, then repeated ADDs, then deletions of what nobody

@@ -65,7 +65,7 @@ func (b *batch) update(id hold.ID, change func(*hold.Owner) error) error {
 	if o.ID != id {
 		return fmt.Errorf("%w: the ID cannot be changed", ErrInvalid)
 	}
-	o.Releasing = before.owner.Releasing
+	o.Releasing, o.Earlier = before.owner.Releasing, before.owner.Earlier
 	after, err := b.ledger.seal(o)
 	if err != nil {
 		return err
@@ -131,7 +131,7 @@ func (b *batch) pass(from, to hold.ID, names []hold.Name) error {
 	return nil
 }
 
-func (b *batch) releasing(id hold.ID, at time.Time) error {
+func (b *batch) releasing(id hold.ID, rec releasingRecord) error {
 	before, ok := b.owners.get(id)
 	if !ok {
 		return ErrUnknown
@@ -140,7 +140,7 @@ func (b *batch) releasing(id hold.ID, at time.Time) error {
 		return nil
 	}
 	after := *before
-	after.owner.Releasing = at
+	rec.mark(&after.owner)
 	b.is(burying)
 	b.edit(before, &after)
 	return nil

@@ -44,6 +44,8 @@ type Hooks struct {
 	// forwarding on again.
 	Forwards func() bool
 	Forward  func(context.Context)
+	// Addressed is called if the node may have got an address.
+	Addressed func()
 	// Taint is called with each hold of an owner that was repaired.
 	Taint func(hold.Hold)
 }

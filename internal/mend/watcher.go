@@ -82,6 +82,9 @@ func (w *Watcher) Hear(n rtnl.News, now time.Time) {
 		if w.all.IsZero() {
 			w.all = now.Add(max(Soon, Everything-now.Sub(w.looked)))
 		}
+		m.hooks.Addressed()
+	case rtnl.Addressed:
+		m.hooks.Addressed()
 	case rtnl.RouteGone:
 		id, ok := m.Ledger.Holder(routeName(n.Route))
 		if s := w.suspects[id]; ok && (s == nil || !s.down) { // if the link is down, the kernel took the route with it

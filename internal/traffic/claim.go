@@ -42,7 +42,7 @@ func (t *Traffic) claimOwn(ctx context.Context, pool string, wanted []netip.Addr
 		}
 		away, others := t.node.Conn.Ways(c.Addrs())
 		if len(others) == 0 {
-			t.unbar(away)
+			t.unbar(c.Addrs(), away)
 			return c, nil
 		}
 		for _, a := range others {
@@ -57,24 +57,60 @@ func (t *Traffic) claimOwn(ctx context.Context, pool string, wanted []netip.Addr
 	return ipam.Claim{}, err
 }
 
-// unbar has the kernel forget the connections of addresses that were claimed although packets to them have a
-// way out of the node: the pool's route is missing, and nobody has said so yet (Taint), or another program's
-// route goes before it. After a second the claim goes on, because no pod waits for connection tracking that
-// hangs, and unbar deletes nothing any more.
-func (t *Traffic) unbar(addrs []netip.Addr) {
-	if len(addrs) == 0 {
-		return
-	}
+// unbar has the kernel forget the connections of those among claimed addresses that others may have reached past the
+// pods: `away`, to which packets have a way out of the node now, because the pool's route is missing, and nobody has
+// said so yet (Taint), or another program's route goes before it; and strays, to which packets have had one, or which
+// somebody else has had (nft.Tables.Strays). After a second the claim goes on, because no pod waits for connection
+// tracking that hangs, and unbar deletes nothing any more.
+func (t *Traffic) unbar(claimed, away []netip.Addr) {
 	var late atomic.Bool
-	_, err := patience.Call(&t.untainting, "unbar", untaintLimit, func() (struct{}, error) {
-		return struct{}{}, t.node.Tracked.ForgetUnless(addrs, func(netip.Addr) bool { return late.Load() })
-	}, nil)
-	late.Store(true)
+	strays, err := patience.Call(&t.untainting, "strays", untaintLimit, func() ([]netip.Addr, error) { return t.strays(claimed) }, nil)
+	if reached := append(strays, away...); len(reached) > 0 {
+		_, forgotten := patience.Call(&t.untainting, "unbar", untaintLimit, func() (struct{}, error) {
+			err := t.node.Tracked.ForgetUnless(reached, func(netip.Addr) bool { return late.Load() })
+			if err == nil && !late.Load() {
+				t.forgot(reached)
+			}
+			return struct{}{}, err
+		}, nil)
+		late.Store(true)
+		err = errors.Join(err, forgotten)
+	}
 	if errors.Is(err, patience.ErrHangs) {
-		err = errors.New("connection tracking does not answer in time")
+		err = errors.New("the kernel does not answer in time")
 	}
 	if err != nil {
-		t.Log.Warn("addresses had a way out of the node before a pod got them, and may have connections of that time", "addresses", addrs, "err", err)
+		t.Log.Warn("others may have had connections with a pod's addresses, and the kernel may still know these", "addresses", claimed, "err", err)
+	}
+}
+
+// strays returns those among addrs that others have had connections with since the kernel was last asked to forget
+// these. From now on the table notes them anew.
+func (t *Traffic) strays(addrs []netip.Addr) ([]netip.Addr, error) {
+	found, err := t.node.Table.Strays(addrs)
+	t.astray.Lock()
+	for _, a := range found {
+		t.astray.noted[a] = true
+	}
+	var all []netip.Addr
+	for _, a := range addrs {
+		if t.astray.noted[a] {
+			all = append(all, a)
+		}
+	}
+	t.astray.Unlock()
+	if len(found) > 0 {
+		err = errors.Join(err, t.node.Table.ClearStrays(found))
+	}
+	return all, err
+}
+
+// forgot notes that the kernel has forgotten the connections of addresses.
+func (t *Traffic) forgot(addrs []netip.Addr) {
+	t.astray.Lock()
+	defer t.astray.Unlock()
+	for _, a := range addrs {
+		delete(t.astray.noted, a)
 	}
 }
 

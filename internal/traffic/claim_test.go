@@ -1,6 +1,7 @@
 package traffic
 
 import (
+	"errors"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -51,15 +52,33 @@ func (l led) Ways(addrs []netip.Addr) (away, own []netip.Addr) {
 
 func (led) Reached([]netip.Addr) []netip.Addr { return nil }
 
+// noting is a table that notes addresses.
+type noting struct {
+	kinds.Table
+	noted []netip.Addr
+}
+
+func (n *noting) Strays(addrs []netip.Addr) ([]netip.Addr, error) {
+	return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return !slices.Contains(n.noted, a) }), nil
+}
+
+func (n *noting) ClearStrays(addrs []netip.Addr) error {
+	n.noted = slices.DeleteFunc(n.noted, func(a netip.Addr) bool { return slices.Contains(addrs, a) })
+	return nil
+}
+
 // A claim goes on without a pass over connection tracking that takes longer than a second. When the pass
 // comes to its end at last, it leaves alone what the pod has begun since.
 func TestLatePassSparesThePod(t *testing.T) {
 	for name, late := range map[string]struct {
 		away  bool
 		taint bool
+		stray bool
 	}{
-		"of a tainted pool":                 {false, true},
-		"of an address that can be reached": {true, false},
+		"of a tainted pool":                        {taint: true},
+		"of an address that can be reached":        {away: true},
+		"of an address that others have reached":   {stray: true},
+		"of an address that others reach, as ever": {away: true, stray: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, hangs := range []bool{false, true} {
@@ -71,6 +90,10 @@ func TestLatePassSparesThePod(t *testing.T) {
 					d := &daemon.Core{Clock: boottime.NewClock(nil, nil)}
 					d.Log = slog.New(slog.DiscardHandler)
 					n := &node.Node{Tracked: s, Conn: led{away: late.away}}
+					table := &noting{}
+					if n.Table = table; late.stray {
+						table.noted = []netip.Addr{at}
+					}
 					g, err := ground.New(d, n, c)
 					nettest.Must(t, err)
 					tr := New(d, n, g, nil, nil)
@@ -95,4 +118,40 @@ func TestLatePassSparesThePod(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A claim has the kernel forget a noted address's connections once. If connection tracking fails meanwhile, the
+// next claim of the address asks again, although the table notes the address no more.
+func TestStraysAreForgotten(t *testing.T) {
+	at := netip.MustParseAddr("10.88.0.7")
+	c := &config.Config{Pools: []ipam.PoolConfig{{Name: "a", CIDRs: []netip.Prefix{netip.PrefixFrom(at, 32)}}}}
+	d := &daemon.Core{Clock: boottime.NewClock(nil, nil)}
+	d.Log = slog.New(slog.DiscardHandler)
+	f := &forgetful{}
+	n := &node.Node{Tracked: f, Conn: led{}}
+	n.Table = &noting{noted: []netip.Addr{at}}
+	g, err := ground.New(d, n, c)
+	nettest.Must(t, err)
+	tr := New(d, n, g, nil, nil)
+	for i, fails := range []bool{true, false, false} {
+		f.err = map[bool]error{true: errors.New("not now")}[fails]
+		claim, err := tr.Claim(t.Context(), "a", nil)
+		nettest.Must(t, err)
+		tr.Unclaim(claim)
+		if want := min(i+1, 2); f.asked != want {
+			t.Errorf("after claim %d the kernel was asked %d times, want %d", i+1, f.asked, want)
+		}
+	}
+}
+
+// forgetful is a kernel that counts how often it is asked to forget.
+type forgetful struct {
+	kinds.Tracked
+	err   error
+	asked int
+}
+
+func (f *forgetful) ForgetUnless([]netip.Addr, func(netip.Addr) bool) error {
+	f.asked++
+	return f.err
 }

@@ -6,6 +6,7 @@
 package traffic
 
 import (
+	"net/netip"
 	"sync"
 	"sync/atomic"
 
@@ -32,9 +33,13 @@ type Traffic struct {
 	failed     atomic.Pointer[rinseErr] // the error of the last rinsing pass; nil: the pass succeeded
 	uncovered  chan struct{}            // has a token when connections may have begun without the table
 	untainting patience.Calls           // the passes that a claim waits for; connection tracking may hang
-	missed     missed                   // whether the table was missing then, or others have touched it
-	mapped     chan struct{}            // has a token when mappings has host ports
-	mappings   struct {                 // host ports that were mapped since the last pass for these
+	astray     struct {                 // strays that the table notes no more, and whose connections the kernel may still know
+		sync.Mutex
+		noted map[netip.Addr]bool
+	}
+	missed   missed        // whether the table was missing then, or others have touched it
+	mapped   chan struct{} // has a token when mappings has host ports
+	mappings struct {      // host ports that were mapped since the last pass for these
 		sync.Mutex
 		new []nft.Mapping
 	}
@@ -51,5 +56,6 @@ func New(d *daemon.Core, n *node.Node, g *ground.Ground, x *attachment.Index, p 
 	one := func() chan struct{} { return make(chan struct{}, 1) }
 	t := &Traffic{Core: d, ground: g, node: n, index: x, ports: p, wake: one(), uncovered: one(), mapped: one()}
 	t.missed.now = t.marked()
+	t.astray.noted = map[netip.Addr]bool{}
 	return t
 }

@@ -37,15 +37,14 @@ func (v *Views) Audit(ctx context.Context) (api.Audit, error) {
 }
 
 // unledgered returns a finding if somebody has taken the ledger's file away from the
-// running agent: nobody will read again what the agent writes from then on.
+// running agent.
 func (v *Views) unledgered() []api.Finding {
-	path := v.Root.Ledger()
-	err := v.Core.Ledger.InPlace()
+	err := v.Displaced()
 	if err == nil {
 		return nil
 	}
-	return []api.Finding{{Type: api.FindingMissing, Kind: "ledger", What: path, Detail: fmt.Sprintf(
-		"%v; all that the agent writes now is lost when it ends: restart berthd, which says what to do", err)}}
+	return []api.Finding{{Type: api.FindingMissing, Kind: "ledger", What: v.Root.Ledger(), Detail: fmt.Sprintf(
+		"%v: move the file back, or restart berthd, which says what to do", err)}}
 }
 
 // AuditPods is Audit, and looks into the attached pods as well.

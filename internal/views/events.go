@@ -11,6 +11,9 @@ import (
 
 // Happened publishes an event of the engine (Tell).
 func (v *Views) Happened(ev engine.Event) {
+	if v.ground.Renews(ev) {
+		return
+	}
 	if ev.Type == engine.Mended {
 		about := []any{"id", ev.Owner.ID}
 		if e := v.index.Decode(ev.Owner); e != nil {

@@ -89,6 +89,9 @@ func (v *Views) remember(ev engine.Event, take func(api.Past)) {
 
 // pastOf shows how the release of an attachment went.
 func pastOf(at api.Attachment, p engine.Past) api.Past {
+	if p.Asker == "" && !p.Earlier.Asked.IsZero() { // a former run took the deletion from the queue
+		p.Asker = api.AskedQueued
+	}
 	past := api.Past{
 		Attachment: at, AskedBy: p.Asker, Failed: message(p.Failed),
 		Queued: moment(p.Earlier.Asked), CutOff: moment(p.Cut), CutError: message(p.CutErr), Holds: make([]api.PastHold, 0, len(p.Holds)+1),

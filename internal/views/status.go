@@ -28,6 +28,7 @@ func (v *Views) Status(_ context.Context, pool string) (api.Status, error) {
 		Lacks:       v.ground.Lacks(),
 		Overlaps:    v.ground.Overlaps(),
 		Refused:     v.ground.Refused(),
+		Displaced:   message(v.Displaced()),
 	}
 	lost, err := v.history.Trouble()
 	st.History = api.HistoryCount{Lost: lost, Error: message(err)}
@@ -38,7 +39,7 @@ func (v *Views) Status(_ context.Context, pool string) (api.Status, error) {
 	if err != nil {
 		return st, err
 	}
-	if err := errors.Join(v.drain.Answers(), v.drain.Spared(), v.ground.Equipped(pool)); err != nil {
+	if err := errors.Join(v.drain.Answers(), v.drain.Spared(), v.ground.Lacking(pool)); err != nil {
 		return st, cni.Errorf(cni.CodeNotAvailable, "the node is not ready for pods", "pool %s: %v", pool, err)
 	}
 	// A runtime that hears 50 calls its whole node NotReady, and Kubernetes then evicts pods that

@@ -2,6 +2,9 @@ package hostile
 
 import (
 	"net"
+	"net/netip"
+	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,6 +45,54 @@ func TestHeirHearsNothingForTheDead(t *testing.T) {
 	heard := listen(t, heir.at)
 	time.Sleep(10 * time.Second) // the kernel tries after 0.2 s, and then each time after twice as long
 	if s := heard.all(func(s seen) bool { return s.src == node4 && s.proto == tcp }); len(s) > 0 {
+		t.Errorf("the heir hears %s", s[0])
+	}
+}
+
+// A machine outside asks a service of the node, which another program leads to an address of the pool that no pod has
+// and, for a while, has a way for: the connection goes to somebody else. Then the way and the service go, and a pod
+// gets the address. The machine goes on asking by its connection, which the kernel keeps. The pod hears nothing.
+func TestHeirHearsNothingThatWentElsewhere(t *testing.T) {
+	n := newNode(t, "cooldown: 1s\n"+plain+"- {name: one, cidrs: [10.99.0.7/32]}\n")
+	former, err := n.tryAdd("former", `"pool":"one"`)
+	must(t, err)
+	n.del(former, wait)
+	nettest.Eventually(t, "the address to be free", func() bool {
+		pools, err := n.API.Pools(t.Context())
+		must(t, err)
+		return pools[1].CIDRs[0].Used+pools[1].CIDRs[0].Resting == 0
+	})
+	nettest.Run(t, n.lan, "ip route add 10.99.0.7 via 192.0.2.1")
+	var asks net.PacketConn
+	must(t, n.lan.Do(func() (err error) { asks, err = net.ListenPacket("udp4", "192.0.2.2:6000"); return err }))
+	defer asks.Close()
+	ask := func() {
+		_, err := asks.WriteTo([]byte("for somebody else"), net.UDPAddrFromAddrPort(netip.AddrPortFrom(node4, 5353)))
+		must(t, err)
+	}
+	kept := func() bool {
+		out, err := exec.Command("conntrack", "-L", "-p", "udp").Output()
+		must(t, err)
+		return strings.Contains(string(out), "src=10.99.0.7 ")
+	}
+	nettest.Run(t, nil, "nft add table ip service")
+	nettest.Run(t, nil, "nft add chain ip service in { type nat hook prerouting priority -100 ; }")
+	nettest.Run(t, nil, "nft add rule ip service in udp dport 5353 dnat to 10.99.0.7:7777")
+	nettest.Run(t, nil, "ip route add 10.99.0.7 via 192.0.2.2")
+	nettest.Eventually(t, "the machine to have a connection", func() bool { ask(); return kept() })
+	nettest.Run(t, nil, "ip route del 10.99.0.7 via 192.0.2.2")
+	nettest.Run(t, nil, "nft delete table ip service")
+	if ask(); !kept() {
+		t.Fatal("the kernel has forgotten the connection")
+	}
+	heir, err := n.tryAdd("heir", `"pool":"one"`)
+	must(t, err)
+	heard := listen(t, heir.at)
+	for range 20 {
+		ask()
+	}
+	nettest.Ping(t, n.lan, heir.ip4) // behind which the node has seen all
+	if s := heard.all(func(s seen) bool { return s.proto == udp }); len(s) > 0 {
 		t.Errorf("the heir hears %s", s[0])
 	}
 }

@@ -439,6 +439,44 @@ func TestHostPortsFlowsAreForgotten(t *testing.T) {
 	}
 }
 
+// A client's flow goes to the node's own port. The node's address is away while a pod comes that has the port, as when a
+// network manager sets the address anew: the agent then cannot tell that the flow is the node's. The pod hears the
+// client once the address is back.
+func TestHostPortsOfAnAddressThatComesBack(t *testing.T) {
+	const to, client = "198.51.100.8", "198.51.100.9"
+	lan := machine(t)
+	a := startUnwatched(t)
+	chatter(t, lan, "udp", netip.MustParseAddr(to))
+	nettest.Eventually(t, "a flow to the node itself", func() bool {
+		return strings.Contains(nettest.Snapshot(t, nil).Only("conntrack").String(), "conntrack proto 17 src "+client+" dst "+to+" ")
+	})
+	link, bits := linkWith(t, to)
+	nettest.Run(t, nil, fmt.Sprintf("ip addr del %s/%d dev %s", to, bits, link))
+	pod := nettest.Pod(t)
+	a.add("c", pod, hostPorts(names))
+	nettest.Run(t, nil, fmt.Sprintf("ip addr add %s/%d dev %s", to, bits, link))
+	nettest.Eventually(t, "the pod to hear the client", hears(t, pod, "udp", netip.MustParseAddr(client)))
+	a.del("c", wait)
+}
+
+// linkWith returns the node's link that has an address, and the length of the address's prefix.
+func linkWith(t *testing.T, addr string) (link string, bits int) {
+	t.Helper()
+	links, err := net.Interfaces()
+	must(t, err)
+	for _, l := range links {
+		addrs, err := l.Addrs()
+		must(t, err)
+		for _, a := range addrs {
+			if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().String() == addr {
+				return l.Name, p.Bits()
+			}
+		}
+	}
+	t.Fatalf("no link has %s", addr)
+	return "", 0
+}
+
 // Connections by the host ports of a pod that is deleted end at their next packet, from outside and
 // from the node.
 func TestHostPortsEndConnections(t *testing.T) {

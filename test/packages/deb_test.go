@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/test/programs"
 )
@@ -106,8 +108,10 @@ func TestDeb(t *testing.T) {
 	}
 	talk.GoesOn("without the package's configuration")
 
-	// Back again, as postrm says, and away again. This time the pod ends meanwhile.
-	d.must("dpkg -i " + next)
+	// Back again, as postrm says, and away again. This time the pod ends meanwhile. The package that
+	// comes back is another version, and replaces the plugin that had stayed in place.
+	d.must("dpkg -i "+former, "/opt/cni/bin/berth-cni", "no agent runs")
+	d.same("/usr/bin/berth-cni", "/opt/cni/bin/berth-cni")
 	if !bytes.Equal(edited, d.read("/etc/berth/berthd.yaml")) {
 		t.Error("the package replaced the configuration that it had left")
 	}
@@ -140,6 +144,27 @@ func TestDeb(t *testing.T) {
 	nettest.Delete(t, other)
 	nettest.Same(t, files, d.files(), "dpkg -P left files")
 	nettest.Same(t, node, nettest.Snapshot(t, nil).Without("sysctl"), "dpkg -P left the node changed")
+}
+
+// A purge empties a state folder that is a mount of its own, leaves the mount with its lost+found to
+// whoever has mounted it, and removes the rest.
+func TestPurgeOfMount(t *testing.T) {
+	d := newDebian(t)
+	deb := d.bring("0.0.1", "berth_*.deb")
+	files := d.files()
+	state := d.dir + "/var/lib/berth"
+	must(t, os.Mkdir(state, 0o700))
+	must(t, unix.Mount("berth", state, "tmpfs", 0, ""))
+	t.Cleanup(func() { unix.Unmount(state, unix.MNT_DETACH) }) // after an error; otherwise it is unmounted by then
+	d.must("mkdir /var/lib/berth/lost+found && dpkg -i " + deb)
+	d.start().stop()
+	d.must("test -e /var/lib/berth/ledger.db && dpkg -P berth")
+	if left := d.must("ls -A /var/lib/berth"); left != "lost+found\n" {
+		t.Errorf("dpkg -P left in the state folder: %s", left)
+	}
+	must(t, unix.Unmount(state, 0))
+	must(t, os.Remove(state))
+	nettest.Same(t, files, d.files(), "dpkg -P left files")
 }
 
 // reconfigured makes a package of another package, with another configuration, and returns the new

@@ -70,6 +70,9 @@ func TestImage(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	if to, err := os.Readlink(root + "/var/run"); to != "/run" {
+		t.Errorf("/var/run leads to %q, want /run, since containerd names network namespaces by /var/run/netns: %v", to, err)
+	}
 	d.mount("/proc") // as every runtime does
 	// As from an init container, with the host's folders mounted.
 	for _, dir := range []string{"/host/bin", "/host/net.d"} {

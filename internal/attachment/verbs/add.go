@@ -215,7 +215,7 @@ func (v *Verbs) standing(ctx context.Context, add *addition, pod ns.Handle) (_ *
 		old = append(old, e)
 		mayBeThere = mayBeThere || !e.Record.KnowsNetns()
 	}
-	if err := v.fit(add); err != nil {
+	if err := v.fit(ctx, add); err != nil {
 		return nil, nil, err
 	}
 	for _, e := range v.index.Slot(add.record.Netns, add.record.Ifname) {
@@ -262,7 +262,7 @@ func (v *Verbs) left(ctx context.Context, add *addition, former []*attachment.En
 // fit chooses the pool of a new attachment. It refuses the ADD if a deletion could not be
 // queued now, if the node lacks something that pods of the pool need, or if the mode cannot
 // attach to the pool what the configuration asks for.
-func (v *Verbs) fit(add *addition) error {
+func (v *Verbs) fit(ctx context.Context, add *addition) error {
 	pool, err := v.ground.Pool(add.conf.Pool)
 	if err != nil {
 		return err
@@ -270,11 +270,18 @@ func (v *Verbs) fit(add *addition) error {
 	if err := v.drain.Spared(); err != nil {
 		return cni.Errorf(cni.CodeIO, "the disk may lack room for this pod's deletion", "%v", err)
 	}
-	if err := v.ground.Equipped(pool); err != nil {
-		return cni.Errorf(cni.CodeTryAgain, "the node is not ready for pods", "pool %s: %v", pool, err)
+	if err := v.equipped(ctx, pool); err != nil {
+		return err
 	}
 	add.record.Pool = pool
 	return add.mode.Fit(add.record, add.conf)
+}
+
+func (v *Verbs) equipped(ctx context.Context, pool string) error {
+	if err := v.ground.Equipped(ctx, pool); err != nil {
+		return cni.Errorf(cni.CodeTryAgain, "the node is not ready for pods", "pool %s: %v", pool, err)
+	}
+	return nil
 }
 
 // attach plans a new incarnation, which replaces old, and has the engine take it. Nothing of old
@@ -287,6 +294,10 @@ func (v *Verbs) attach(ctx context.Context, add *addition, old []*attachment.Ent
 	}
 	o, undo, err := v.plan(ctx, add)
 	if err != nil {
+		return nil, err
+	}
+	if err := v.equipped(ctx, add.record.Pool); err != nil { // a reload may have given the pool this address meanwhile
+		undo()
 		return nil, err
 	}
 	unburied := ledger.Unburied(add.record.Key.String(), v.Boot, add.record.Started)
@@ -314,7 +325,7 @@ func (v *Verbs) plan(ctx context.Context, add *addition) (hold.Owner, func(), er
 	if add.conf.Pool != "" || !answer.UnknownPool(err) {
 		return o, undo, err
 	}
-	if err := v.fit(add); err != nil {
+	if err := v.fit(ctx, add); err != nil {
 		return hold.Owner{}, nil, err
 	}
 	o, undo, err = add.mode.Plan(ctx, hold.NewID(), add.record, add.conf)

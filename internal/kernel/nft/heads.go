@@ -3,6 +3,7 @@ package nft
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -54,6 +55,23 @@ func copyHeads(group uint32) []rule {
 		})
 	}
 	return rules
+}
+
+// dontTrack keeps connection tracking from what a live link sends by IPv6 behind an authentication header (AH,
+// RFC 4302). Connection tracking and the rewriting of ports look for the transport behind that header
+// (ipv6_skip_exthdr), and rules take the header itself for the transport (nft_set_pktinfo_ipv6): a pod could open
+// connections, get ports of the node, and send errors, and no rule about TCP, UDP, SCTP or ICMP would see it. What
+// is not tracked leaves the node by no other address than the pod's own. For IPv4 the header is a transport to both.
+//
+// The rule has a chain of its own behind copyHeads, because the kernel looks for the transport once for a chain, and
+// a pod could change what is before the transport until copyHeads has copied it.
+//
+//	iifgroup 1073741824 meta nfproto ipv6 meta l4proto ah notrack
+func dontTrack(group uint32) rule {
+	return rule{
+		text:  fmt.Sprintf("iifgroup %d meta nfproto ipv6 meta l4proto ah notrack", group),
+		exprs: slices.Concat(enters(group), ipv6.protocol(), carriedBy(unix.IPPROTO_AH), []expr.Any{&expr.Notrack{}}),
+	}
 }
 
 // acceptOthers lets packets that came in by no link of a group skip the other rules.

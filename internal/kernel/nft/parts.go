@@ -19,7 +19,7 @@ const (
 	Limit                       // limits connections: nft_ct, nft_connlimit, nft_limit, nft_numgen, dynamic sets
 	Multipath                   // keeps MPTCP of live links from the node: nft_exthdr, which takes options out since Linux 5.18
 	Shadows                     // keeps masquerade from giving host ports to pods' own connections: lookups in maps without a value, since Linux 6.5
-	HostPorts                   // sends ports of the node to pods: nft_nat, nft_masq, nft_fib, nft_ct, dynamic sets
+	HostPorts                   // sends ports of the node to pods, and notes strays: nft_nat, nft_masq, nft_fib, nft_ct, dynamic sets
 
 	allParts Parts = 1<<iota - 1
 )

@@ -253,6 +253,8 @@ func expression(raw []byte) (expr.Any, string, error) {
 		e = &expr.Exthdr{}
 	case "ct":
 		e = &expr.Ct{}
+	case "notrack": // which has no attributes
+		return &expr.Notrack{}, name, nil
 	case "nat":
 		e = &expr.NAT{}
 	case "bitwise":

@@ -22,17 +22,26 @@ func dropGroup(word string, low, high uint32) rule {
 // inGroups lets a rule go on if the packet came in ("iifgroup") or goes out ("oifgroup") by a link whose
 // group is in [low, high].
 func inGroups(word string, low, high uint32) (text string, exprs []expr.Any) {
+	return fmt.Sprintf("%s %d-%d", word, low, high), groups(expr.CmpOpEq, word, low, high)
+}
+
+// notInGroups is inGroups for all other links.
+func notInGroups(word string, low, high uint32) (text string, exprs []expr.Any) {
+	return fmt.Sprintf("%s != %d-%d", word, low, high), groups(expr.CmpOpNeq, word, low, high)
+}
+
+func groups(op expr.CmpOp, word string, low, high uint32) []expr.Any {
 	key := expr.MetaKeyIIFGROUP
 	if word == "oifgroup" {
 		key = expr.MetaKeyOIFGROUP
 	}
-	return fmt.Sprintf("%s %d-%d", word, low, high), []expr.Any{
+	return []expr.Any{
 		&expr.Meta{Key: key, Register: reg},
 		// The kernel loads a group in the host's byte order, but compares a range byte
 		// by byte.
 		&expr.Byteorder{SourceRegister: reg, DestRegister: reg, Op: expr.ByteorderHton, Len: 4, Size: 4},
 		&expr.Range{
-			Op: expr.CmpOpEq, Register: reg,
+			Op: op, Register: reg,
 			FromData: binary.BigEndian.AppendUint32(nil, low),
 			ToData:   binary.BigEndian.AppendUint32(nil, high),
 		},

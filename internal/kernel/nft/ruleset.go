@@ -59,7 +59,9 @@ type Ruleset struct {
 	FirstPort, LastPort uint16
 
 	// HostPorts has the table send ports of the node to pods of live links; Ports are those
-	// ports. Map and Unmap change the ports of a table without writing the table anew.
+	// ports. Map and Unmap change the ports of a table without writing the table anew. With HostPorts the
+	// table also notes addresses of Pools that have begun a connection by a link whose group is not in Live
+	// to CutHigh (Tables.Strays): these rules need the same of the kernel.
 	HostPorts bool
 	Ports     []Port
 
@@ -81,8 +83,9 @@ func (r Ruleset) String() string { return r.table(0).String() }
 // before connection tracking joins fragments (-400). The kernel joins fragments by the source address
 // that they claim, even if they came by different links, and the joined packet counts as one that came
 // by the last fragment's link. The rules of copyHeads come right behind the joining, because before the
-// joining a header may be in several fragments. In postrouting, priority raw comes before masquerade
-// too; packets that the host itself sends pass only through postrouting. The chain new_in counts new
+// joining a header may be in several fragments. The chain ah_in comes behind these, and before connection
+// tracking. In postrouting, priority raw comes before masquerade too; packets that the host itself sends
+// pass only through postrouting. The chain new_in counts new
 // connections, and compares their sources with the pools, after connection tracking has seen the
 // packets, and before anybody redirects them (-100). No chain has a name that is a keyword of nft(8),
 // because nft could not load a listing of such a table.
@@ -120,6 +123,9 @@ func (r Ruleset) table(lacks Parts) table {
 		t.chains = append(t.chains, chain{
 			name: "heads_in", typ: "filter", hook: hookPrerouting, priority: priorityDefragged, rules: copyHeads(r.Live),
 		})
+		if tracks || r.HostPorts && lacks&HostPorts == 0 {
+			t.chains = append(t.chains, chain{name: "ah_in", typ: "filter", hook: hookPrerouting, priority: priorityRaw, rules: []rule{dontTrack(r.Live)}})
+		}
 		begins := chain{name: "new_in", typ: "filter", hook: hookPrerouting, priority: priorityMangle}
 		if tracks {
 			begins.rules = append(begins.rules, acceptConfirmed()...)
@@ -144,6 +150,8 @@ func (r Ruleset) table(lacks Parts) table {
 	if r.Live != 0 && r.HostPorts && lacks&HostPorts == 0 {
 		t.chains[0].rules = append(t.chains[0].rules, dropToStand(ipv4), dropToStand(ipv6))
 		sets, chains := hostPorts(r.Live, r.Ports, lacks)
+		t.sets, t.chains = append(t.sets, sets...), append(t.chains, chains...)
+		sets, chains = noteStrays(r.Live, r.CutHigh) // which need the same of the kernel
 		t.sets, t.chains = append(t.sets, sets...), append(t.chains, chains...)
 	}
 	forwarded := chain{name: "through", typ: "filter", hook: hookForward, priority: priorityFilter}

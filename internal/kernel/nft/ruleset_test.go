@@ -121,6 +121,11 @@ func TestRulesetString(t *testing.T) {
 		@th,320,128 set @th,320,128 comment "ownerowner"
 	}
 
+	chain ah_in {
+		type filter hook prerouting priority raw; policy accept;
+		iifgroup 1073741824 meta nfproto ipv6 meta l4proto ah notrack comment "ownerowner"
+	}
+
 	chain new_in {
 		type filter hook prerouting priority mangle; policy accept;
 		ct state established accept comment "ownerowner"

@@ -43,6 +43,9 @@ const (
 	// Repoliced: somebody has taken away, replaced or changed what Police made on a link, or Police has
 	// made it. In Link, only Index is set; Shape is the rate that the link has now.
 	Repoliced
+	// Addressed: a link has got an address other than an IPv6 link-local one, or somebody has touched such an
+	// address. Only Change is set.
+	Addressed
 	// Lost: the socket could not hold all news. Anything may have changed.
 	Lost
 )
@@ -56,7 +59,8 @@ type News struct {
 	Shape  Rate // Reshaped, Repoliced: the zero Rate, if it is not as Shape or Police makes it
 }
 
-// Monitor tells of changes to an instance's live links, and to Berth's routes, shapes and police.
+// Monitor tells of changes to an instance's live links, and to Berth's routes, shapes and police, and of
+// addresses.
 type Monitor struct {
 	file   *os.File // the socket
 	raw    syscall.RawConn
@@ -76,7 +80,7 @@ const receiveBuffer = 4 << 20
 // has taken the link out of the live group and has changed its name, its alias and its second name,
 // because then nothing shows any more whose link it is.
 //
-//	ip monitor link route netconf; tc monitor
+//	ip monitor link route netconf address; tc monitor
 func (c *Conn) Monitor(groups stamp.Groups, prefix string) (*Monitor, error) {
 	m := &Monitor{groups: groups, prefix: prefix, buf: make([]byte, nlsock.BufferSize)}
 	err := c.Inside(func() error { return m.open() })
@@ -105,7 +109,7 @@ func (m *Monitor) open() error {
 	}
 	for _, group := range []int{
 		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF,
-		unix.RTNLGRP_TC,
+		unix.RTNLGRP_TC, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 	} {
 		if err == nil {
 			err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group)
@@ -225,6 +229,8 @@ func (m *Monitor) read(msg syscall.NetlinkMessage) (News, bool) {
 		return News{Change: RouteGone, Route: route}, true
 	case unix.RTM_NEWNETCONF:
 		return readNetconf(msg.Data)
+	case unix.RTM_NEWADDR:
+		return News{Change: Addressed}, true
 	case unix.RTM_NEWQDISC, unix.RTM_DELQDISC:
 		q, isRoot, err := parseQdisc(msg.Data)
 		if err == nil && q.Kind == clsact && msg.Header.Type == unix.RTM_DELQDISC {

@@ -16,6 +16,8 @@ const (
 	atType     = 4
 	atFlags    = 6
 	atProtocol = unix.SizeofNlMsghdr + 5 // rtm_protocol
+	atFamily   = unix.SizeofNlMsghdr     // ifa_family
+	atScope    = unix.SizeofNlMsghdr + 3 // ifa_scope
 	atLinkAttr = unix.SizeofNlMsghdr + unix.SizeofIfInfomsg
 	atConfAttr = unix.SizeofNlMsghdr + sizeofNetconfmsg
 	atHandle   = unix.SizeofNlMsghdr + atTcHandle
@@ -56,7 +58,8 @@ func find(attribute uint32, nested bool) steps {
 // live group, or that have the instance's alias or second name, no matter what else about the link has
 // changed. It drops changes of links in the coming group and in the cut group. It also lets through
 // deletions of routes with Berth's protocol; routes that replace others; limits that Shape and Police
-// make, and their end; and news that forwarding is off.
+// make, and their end; news of addresses, but for IPv6 link-local ones, which
+// each link gets; and news that forwarding is off.
 func monitorFilter(groups stamp.Groups, prefix string) ([]bpf.RawInstruction, error) {
 	// Netlink's numbers are in the host's byte order, and BPF loads numbers as big-endian.
 	half := func(n uint16) uint32 {
@@ -80,6 +83,9 @@ func monitorFilter(groups stamp.Groups, prefix string) ([]bpf.RawInstruction, er
 	polices := slices.Concat(load(atInfo, 4), when(bpf.JumpEqual, word(policeInfo()), accept), drop)
 	return bpf.Assemble(slices.Concat(
 		load(atType, 2),
+		when(bpf.JumpEqual, half(unix.RTM_NEWADDR), slices.Concat(
+			load(atFamily, 1), when(bpf.JumpEqual, unix.AF_INET, accept),
+			load(atScope, 1), when(bpf.JumpEqual, unix.RT_SCOPE_LINK, drop), accept)),
 		when(bpf.JumpEqual, half(unix.RTM_NEWNETCONF), unforwarded),
 		when(bpf.JumpEqual, half(unix.RTM_NEWROUTE), slices.Concat(load(atFlags, 2), replaces, drop)),
 		when(bpf.JumpEqual, half(unix.RTM_DELROUTE), slices.Concat(load(atProtocol, 1), berths, drop)),

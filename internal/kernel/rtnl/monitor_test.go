@@ -86,6 +86,8 @@ func show(n rtnl.News) string {
 		return fmt.Sprint("police ", n.Link.Index, " ", n.Shape)
 	case rtnl.Unforwarded:
 		return fmt.Sprint("unforwarded ", n.Link.Index, " IPv6 ", n.IPv6)
+	case rtnl.Addressed:
+		return "addressed"
 	}
 	return "lost"
 }
@@ -164,6 +166,16 @@ func TestMonitor(t *testing.T) {
 	seen = slices.DeleteFunc(seen, func(n string) bool { return n == "down "+moved.Name }) // news from before the move
 	nettest.Run(t, elsewhere, fmt.Sprint("ip link set ", moved.Name, " netns ", os.Getpid()))
 	wait("down " + moved.Name)
+
+	// A link gets an address. All links that were set up have link-local ones, which are nobody's business.
+	for _, a := range []string{"192.0.2.9/32", "2001:db8::9/128"} {
+		if slices.Contains(seen, "addressed") {
+			t.Errorf("told of an address before %s", a)
+		}
+		nettest.Run(t, nil, "ip addr add "+a+" dev lo")
+		wait("addressed")
+		seen = slices.DeleteFunc(seen, func(n string) bool { return n == "addressed" })
+	}
 
 	must(t, c.Do(rtnl.DelLink(monitored+"live"), rtnl.DelLink("bother"), rtnl.DelLink(monitored+"cut")))
 	wait("gone " + monitored + "cut")

@@ -129,10 +129,7 @@ func (k *Keeper) Mapped() (map[hold.ID][]nft.Mapping, error) {
 // Others returns the host ports in the tables of the node's other agents, whether or not they run, by
 // the tables' names.
 func (k *Keeper) Others() (map[string][]nft.Port, error) {
-	k.mu.Lock()
-	instance := k.want.Instance
-	k.mu.Unlock()
-	return k.tables.Others(instance)
+	return k.tables.Others(k.name)
 }
 
 // UnmapOther removes host ports from the table of another instance, whose agent is lost. If whole is
@@ -143,6 +140,15 @@ func (k *Keeper) UnmapOther(instance string, gone []nft.Port, whole bool) error 
 	}
 	return k.tables.Unmap(instance, gone)
 }
+
+// Strays returns those among addrs that have begun a connection with somebody by a link that is none of the instance's
+// (nft.Tables.Strays). It waits for nobody who changes the table.
+func (k *Keeper) Strays(addrs []netip.Addr) ([]netip.Addr, error) {
+	return k.tables.Strays(k.name, addrs)
+}
+
+// ClearStrays says that addresses which Strays has found are noted no more.
+func (k *Keeper) ClearStrays(addrs []netip.Addr) error { return k.tables.ClearStrays(k.name, addrs) }
 
 func (k *Keeper) read() (map[hold.ID][]nft.Mapping, error) {
 	all, err := k.tables.Mapped(k.want.Instance)

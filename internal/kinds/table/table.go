@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 
@@ -57,6 +58,7 @@ type Options struct {
 // Keeper takes and watches the table.
 type Keeper struct {
 	tables  tables
+	name    string // the instance
 	differs func()
 	lacks   func(nft.Parts)
 
@@ -95,12 +97,14 @@ type tables interface {
 	Unmap(instance string, ports []nft.Port) error
 	Mapped(instance string) ([]nft.Port, error)
 	Others(instance string) (map[string][]nft.Port, error)
+	Strays(instance string, addrs []netip.Addr) ([]netip.Addr, error)
+	ClearStrays(instance string, addrs []netip.Addr) error
 	Watch(instance string) (*nft.Watch, error)
 }
 
 // New returns an agent's table.
 func New(o Options) *Keeper {
-	k := &Keeper{tables: o.Tables, want: o.Ruleset, differs: o.Differs, lacks: o.Lacks, kept: o.Kept}
+	k := &Keeper{tables: o.Tables, name: o.Ruleset.Instance, want: o.Ruleset, differs: o.Differs, lacks: o.Lacks, kept: o.Kept}
 	if k.kept == nil {
 		k.kept = func(_ hold.ID, left []nft.Mapping) []nft.Mapping { return left }
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"time"
@@ -64,6 +65,10 @@ func (t tables) SetRuleset(r nft.Ruleset) error {
 // Retry and Lacks answer for a kernel that supports all of the table.
 func (t tables) Retry() error     { return nil }
 func (t tables) Lacks() nft.Parts { return 0 }
+
+// Strays finds none: connections of a node in memory have no way that leads past the pods.
+func (t tables) Strays([]netip.Addr) ([]netip.Addr, error) { return nil, nil }
+func (t tables) ClearStrays([]netip.Addr) error            { return nil }
 
 func (t tables) acquire(_ context.Context, h hold.Hold) error {
 	t.mu.Lock()

@@ -147,7 +147,8 @@ func (v *Verbs) Status(ctx context.Context, _ string) (api.Status, error) {
 		Attachments: states, Owed: v.DeletedOwed, Pools: pools(), Deletions: api.DeletionCount{Queued: 2, Attachments: 1, Damaged: 1, Spares: 7, Filling: true, Error: v.Unreadable},
 		History: api.HistoryCount{Lost: 3, Error: "no space left on device"},
 		Lacks:   api.Lacks(), Overlaps: []string{"pool default: 10.88.0.0/16 overlaps the address 10.88.0.1/24 of cni0"},
-		Refused: "config /etc/berth/berthd.yaml: line 22: unknown key \"mut\": perhaps \"mtu\" is meant",
+		Refused:   "config /etc/berth/berthd.yaml: line 22: unknown key \"mut\": perhaps \"mtu\" is meant",
+		Displaced: "stat /var/lib/berth/ledger.db: no such file or directory; all that the agent writes now is lost when it ends",
 	}, v.hook(ctx, "status", server.When{})
 }
 

@@ -1,0 +1,122 @@
+package nft
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel"
+	"github.com/berth-net/berth/internal/stamp"
+)
+
+// The rules here note addresses of the pools that have begun a connection with somebody by a link that is none of the
+// instance's, or by the node itself. No pod of the instance has begun or got such a connection: the pool's route was
+// missing, another program's route went before it, or another program's pod had the address. Connection tracking
+// keeps the connection, and whoever gets the address next would get what belongs to it. So nobody should get a
+// noted address before the connections of the address are forgotten (Strays, ClearStrays).
+//
+// The rules are in chains of type nat, which only the first packet of a connection passes. These chains come before
+// others of the type, because the kernel asks no further chain once one has rewritten the packet. An address that
+// finds no room in the set is not noted.
+
+// priorityStrays is before all chains that rewrite a packet's source.
+const priorityStrays = prioritySrcnat - 10
+
+func strays(f family) set { return set{name: "strays" + f.suffix, of: f.datatype, dynamic: true} }
+
+// noteStrays returns the chains that note strays, and their sets. low to high are the groups of the instance's links.
+func noteStrays(low, high uint32) (sets []set, chains []chain) {
+	out := chain{name: "strays_out", typ: "nat", hook: hookPostrouting, priority: priorityStrays}
+	in := chain{name: "strays_in", typ: "nat", hook: hookInput, priority: priorityStrays}
+	from := chain{name: "strays_from", typ: "nat", hook: hookPrerouting, priority: priorityDstnat - 10}
+	for _, f := range []family{ipv4, ipv6} {
+		sets = append(sets, strays(f))
+		out.rules = append(out.rules, f.noteStray("oifgroup", low, high, f.daddr))
+		in.rules = append(in.rules, f.noteStray("iifgroup", low, high, f.daddr))
+		from.rules = append(from.rules, f.noteStray("iifgroup", low, high, f.saddr))
+	}
+	return sets, []chain{out, in, from}
+}
+
+// noteStray notes the address at offset in the network header, if it is in the pools and the packet's link is in none
+// of the groups.
+//
+//	oifgroup != 1073741824-1073742847 ip daddr @pools4 add @strays4 { ip daddr }
+func (f family) noteStray(word string, low, high, offset uint32) rule {
+	addr := f.word + " daddr"
+	if offset == f.saddr {
+		addr = f.word + " saddr"
+	}
+	groups, exprs := notInGroups(word, low, high)
+	return rule{
+		text: fmt.Sprintf("%s %s @pools%s add @%s { %s }", groups, addr, f.suffix, strays(f).name, addr),
+		exprs: slices.Concat(exprs, f.protocol(), f.match(offset, "pools"+f.suffix, false), []expr.Any{
+			f.address(offset, f.datatype.Bytes),
+			&expr.Dynset{SrcRegKey: reg, SetName: strays(f).name, Operation: unix.NFT_DYNSET_OP_ADD},
+		}),
+	}
+}
+
+// straysOf returns the name of the set of strays of an address's family.
+func straysOf(a netip.Addr) string {
+	if a.Is4() {
+		return strays(ipv4).name
+	}
+	return strays(ipv6).name
+}
+
+// Strays returns those among addrs that have begun a connection with somebody by a link that is none of the
+// instance's. A table without host ports, or a kernel that lacks what they need (HostPorts), knows of none.
+//
+//	get element inet NAME strays4 { ADDR }
+func (t *Tables) Strays(instance string, addrs []netip.Addr) (found []netip.Addr, err error) {
+	err = t.conns.asking(func(c *netlink.Conn) error {
+		for _, a := range addrs {
+			var r request
+			asked := r.element(stamp.Table(instance), straysOf(a), a)
+			if r.err != nil {
+				return r.err
+			}
+			switch _, err := ask(c, unix.NFT_MSG_GETSETELEM, 0, asked...); {
+			case err == nil:
+				found = append(found, a)
+			case !errors.Is(err, unix.ENOENT):
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("looking for strays in nftables table %s: %w", stamp.Table(instance), kernel.Classify(err))
+	}
+	return found, nil
+}
+
+// ClearStrays says that addresses which Strays has found are noted no more. The caller forgets the connections of the
+// addresses afterwards: what begins meanwhile is noted anew.
+//
+//	delete element inet NAME strays4 { ADDR }
+func (t *Tables) ClearStrays(instance string, addrs []netip.Addr) error {
+	for _, a := range addrs { // one transaction for each: another caller may have cleared one of them
+		err := t.transact(func(r *request) {
+			r.add(unix.NFT_MSG_DELSETELEM, 0, r.element(stamp.Table(instance), straysOf(a), a)...)
+		})
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("clearing strays in nftables table %s: %w", stamp.Table(instance), kernel.Classify(err))
+		}
+	}
+	return nil
+}
+
+// element returns the attributes that name an element of a set of addresses.
+func (r *request) element(table, set string, a netip.Addr) []netlink.Attribute {
+	return []netlink.Attribute{
+		attr(unix.NFTA_SET_ELEM_LIST_TABLE, table), attr(unix.NFTA_SET_ELEM_LIST_SET, set),
+		r.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, r.nest(unix.NFTA_LIST_ELEM, r.value(unix.NFTA_SET_ELEM_KEY, string(a.AsSlice())))),
+	}
+}

@@ -1,0 +1,59 @@
+package nft
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// The table notes an address of the pools that begins a connection, or gets one, by a link that is none of the
+// instance's, or that the node itself has. It notes neither pods' addresses, nor what pods begin, nor other addresses.
+// A noted address stays noted until somebody clears it, and is noted anew afterwards.
+func TestStrays(t *testing.T) {
+	w, a, b, beyond := newNode(t)
+	r := sample()
+	tables := Open(w.node.at)
+	must(t, tables.Replace(r))
+	other := w.add("other", nettest.Node(t), "10.88.0.9", "fd88::9")
+	w.group(a, r.Live)
+	w.group(b, r.Live+1) // half-made
+	w.address(beyond, "10.88.0.77", "fd88::77")
+	w.node.addrs = []netip.Addr{netip.MustParseAddr("10.88.0.77"), netip.MustParseAddr("fd88::77")}
+	all := slices.Concat(a.addrs, b.addrs, beyond.addrs, other.addrs, w.node.addrs)
+	noted := func(when string, want ...netip.Addr) {
+		t.Helper()
+		got, err := tables.Strays(r.Instance, all)
+		must(t, err)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %v are noted, want %v", when, got, want)
+		}
+	}
+	says := func(from, to *place) {
+		t.Helper()
+		for family := range 2 {
+			nettest.Eventually(t, from.name+" reaches "+to.name, func() bool {
+				_, ok := w.source(w.send(from, to, family, "hello"))
+				return ok
+			})
+		}
+	}
+	says(a, b)
+	says(b, beyond)
+	says(beyond, a)
+	noted("among pods and others")
+	says(a, other)
+	noted("to an address that another program leads elsewhere", other.addrs...)
+	must(t, tables.ClearStrays(r.Instance, other.addrs))
+	must(t, tables.ClearStrays(r.Instance, other.addrs))
+	noted("cleared")
+	says(other, a)
+	noted("from such an address", other.addrs...)
+	says(beyond, w.node)
+	noted("to an address of the node", slices.Concat(other.addrs, w.node.addrs)...)
+	next := r
+	next.Pools = append(slices.Clone(r.Pools), netip.MustParsePrefix("10.99.0.0/16"))
+	must(t, tables.Change(r, next))
+	noted("after a change of the pools", slices.Concat(other.addrs, w.node.addrs)...)
+}
