@@ -69,12 +69,18 @@ func (a *Agent) life(c *config.Config, reload <-chan config.Reading) daemon.Life
 			a.drain.KeepRoom,
 			a.ground.SayOverlaps,
 			func(ctx context.Context) { a.ground.KeepConfigured(ctx, reload, intervals) },
-			func(ctx context.Context) {
-				if a.kube != nil {
-					a.kube.Keep(ctx)
-				}
-			},
+			a.keepCluster,
 		},
 		Sweep: a.Sweep, Interval: c.SweepInterval, Intervals: intervals,
 	}
+}
+
+// keepCluster follows the cluster that the node belongs to, until ctx ends. A node that belongs to no cluster, but did
+// once, forgets the cluster's other nodes.
+func (a *Agent) keepCluster(ctx context.Context) {
+	if a.kube == nil {
+		a.peers.All(nil)
+		return
+	}
+	a.kube.Keep(ctx)
 }

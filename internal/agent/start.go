@@ -111,7 +111,6 @@ func (a *Agent) furnish(o Options) (err error) {
 		})
 		return err
 	}
-	a.peers.All(nil) // a former agent may have belonged to a cluster
 	return nil
 }
 

@@ -142,12 +142,16 @@ func (p *Peers) Keep(ctx context.Context) {
 	}
 }
 
-// settle does what is to be done for all nodes that are dirty. Nodes that are gone go first, because others may
-// have come to have their CIDRs.
+// settle does what is to be done for all nodes that are dirty. Nodes that are gone, and CIDRs that a node has no
+// more, go first, because others may have come to have them.
 func (p *Peers) settle(ctx context.Context) {
 	have := p.owners()
+	due := p.due(have)
 	changed := false
-	for _, name := range p.due(have) {
+	for _, name := range due {
+		changed = p.part(ctx, name, have) || changed
+	}
+	for _, name := range due {
 		if ctx.Err() != nil {
 			return
 		}
@@ -187,6 +191,48 @@ func (p *Peers) due(have owners) (names []string) {
 	return append(gone[true], gone[false]...)
 }
 
+// part takes from a node the CIDRs that it has no more. If that fails, one tries again. did says that the ledger has
+// changed.
+func (p *Peers) part(ctx context.Context, name string, have owners) (did bool) {
+	p.mu.Lock()
+	n, wanted := p.want[name]
+	p.mu.Unlock()
+	o, held := have[name]
+	stays := func(c netip.Prefix) bool { return slices.Contains(n.CIDRs, c) }
+	if !wanted || !held || !slices.ContainsFunc(o.cidrs, func(c netip.Prefix) bool { return !stays(c) }) {
+		return false
+	}
+	less := Node{Name: name, Addresses: o.addresses}
+	for _, c := range o.cidrs {
+		if stays(c) {
+			less.CIDRs = append(less.CIDRs, c)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, holding)
+	defer cancel()
+	specs, err := p.specs(less)
+	if err == nil {
+		err = p.change(ctx, o.id, less, specs)
+	}
+	if err == nil {
+		have[name] = known{id: o.id, cidrs: less.CIDRs, addresses: less.Addresses}
+	}
+	return true
+}
+
+// change gives a node's owner other CIDRs, and waits until those that it loses are free.
+func (p *Peers) change(ctx context.Context, id hold.ID, n Node, specs []hold.Spec) error {
+	gone, err := p.Engine.Change(ctx, id, func(o *hold.Owner) error {
+		next := p.owner(o.ID, n, specs)
+		o.Meta, o.Names, o.Holds = next.Meta, next.Names, next.Holds
+		return nil
+	})
+	if err != nil || gone == "" {
+		return err
+	}
+	return p.Engine.Wait(ctx, gone)
+}
+
 // holding is how long one step for a node may take.
 const holding = 5 * time.Second
 
@@ -219,11 +265,7 @@ func (p *Peers) one(ctx context.Context, name string, have owners) (did bool, er
 		if same(now, p.owner(o.id, n, specs)) {
 			return false, nil
 		}
-		_, err = p.Engine.Change(ctx, o.id, func(o *hold.Owner) error {
-			next := p.owner(o.ID, n, specs)
-			o.Meta, o.Names, o.Holds = next.Meta, next.Names, next.Holds
-			return nil
-		})
+		err = p.change(ctx, o.id, n, specs)
 	} else {
 		o.id = hold.NewID()
 		err = p.take(ctx, p.owner(o.id, n, specs))
