@@ -93,7 +93,7 @@ func (a *Agent) furnish(o Options) (err error) {
 	}
 	a.mend = mend.New(d, n, a.index, all, mend.Hooks{
 		Drain: a.drain.All, Sweep: a.Sweep, Exposed: a.traffic.Exposed, Taint: a.traffic.Taint,
-		Forwards: a.ground.Forwards, Forward: a.ground.Forward, Addressed: a.mappedAnew,
+		Forwards: a.ground.Forwards, Forward: a.ground.Forward, Addressed: a.traffic.MappedAnew,
 	})
 	a.rebuild = rebuild.New(a.core, n, a.drain, a.ground, finder, a.core.LedgerOptions(n.Kinds(), daemon.Views{
 		Rest:   a.ground.Rest,
@@ -182,12 +182,4 @@ func (a *Agent) resume(ctx context.Context) (mend func(context.Context), err err
 	}
 	a.ground.Keep(ctx)
 	return mend, nil
-}
-
-// mappedAnew has the kernel forget flows that have pods' UDP or SCTP host ports from before these were mapped. A pass
-// knows such flows by the node's addresses, and may have come while one of these was away.
-func (a *Agent) mappedAnew() {
-	if ms := a.ports.Datagrams(); len(ms) > 0 {
-		a.traffic.Mapped(ms)
-	}
 }

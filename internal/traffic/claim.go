@@ -3,6 +3,7 @@ package traffic
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"sync/atomic"
 	"time"
@@ -63,46 +64,50 @@ func (t *Traffic) claimOwn(ctx context.Context, pool string, wanted []netip.Addr
 // somebody else has had (nft.Tables.Strays). After a second the claim goes on, because no pod waits for connection
 // tracking that hangs, and unbar deletes nothing any more.
 func (t *Traffic) unbar(claimed, away []netip.Addr) {
-	var late atomic.Bool
-	strays, err := patience.Call(&t.untainting, "strays", untaintLimit, func() ([]netip.Addr, error) { return t.strays(claimed) }, nil)
-	if reached := append(strays, away...); len(reached) > 0 {
-		_, forgotten := patience.Call(&t.untainting, "unbar", untaintLimit, func() (struct{}, error) {
-			err := t.node.Tracked.ForgetUnless(reached, func(netip.Addr) bool { return late.Load() })
-			if err == nil && !late.Load() {
-				t.forgot(reached)
-			}
-			return struct{}{}, err
-		}, nil)
-		late.Store(true)
-		err = errors.Join(err, forgotten)
+	found, err := within(t, "strays", func() ([]netip.Addr, error) { return t.node.Table.Strays(claimed) })
+	strays := t.noted(claimed, found)
+	if len(found) > 0 { // first, so that the table notes anew what begins while the kernel forgets
+		_, unclear := within(t, "clear", func() (struct{}, error) { return struct{}{}, t.node.Table.ClearStrays(found) })
+		err = errors.Join(err, unclear)
 	}
-	if errors.Is(err, patience.ErrHangs) {
-		err = errors.New("the kernel does not answer in time")
+	if reached := append(strays, away...); len(reached) > 0 {
+		var late atomic.Bool
+		_, kept := within(t, "unbar", func() (struct{}, error) {
+			return struct{}{}, t.node.Tracked.ForgetUnless(reached, func(netip.Addr) bool { return late.Load() })
+		})
+		late.Store(true)
+		if err = errors.Join(err, kept); err == nil {
+			t.forgot(reached)
+		}
 	}
 	if err != nil {
 		t.Log.Warn("others may have had connections with a pod's addresses, and the kernel may still know these", "addresses", claimed, "err", err)
 	}
 }
 
-// strays returns those among addrs that others have had connections with since the kernel was last asked to forget
-// these. From now on the table notes them anew.
-func (t *Traffic) strays(addrs []netip.Addr) ([]netip.Addr, error) {
-	found, err := t.node.Table.Strays(addrs)
+// within returns what do returns, or an error if do takes longer than untaintLimit.
+func within[T any](t *Traffic, name string, do func() (T, error)) (T, error) {
+	got, err := patience.Call(&t.untainting, name, untaintLimit, do, nil)
+	if errors.Is(err, patience.ErrHangs) {
+		err = fmt.Errorf("%s: the kernel does not answer in time", name)
+	}
+	return got, err
+}
+
+// noted returns those among addrs that the table notes now (found), or has noted before the kernel was last asked in vain
+// to forget their connections.
+func (t *Traffic) noted(addrs, found []netip.Addr) (all []netip.Addr) {
 	t.astray.Lock()
+	defer t.astray.Unlock()
 	for _, a := range found {
 		t.astray.noted[a] = true
 	}
-	var all []netip.Addr
 	for _, a := range addrs {
 		if t.astray.noted[a] {
 			all = append(all, a)
 		}
 	}
-	t.astray.Unlock()
-	if len(found) > 0 {
-		err = errors.Join(err, t.node.Table.ClearStrays(found))
-	}
-	return all, err
+	return all
 }
 
 // forgot notes that the kernel has forgotten the connections of addresses.

@@ -56,6 +56,7 @@ func (led) Reached([]netip.Addr) []netip.Addr { return nil }
 type noting struct {
 	kinds.Table
 	noted []netip.Addr
+	hangs chan struct{} // not nil: ClearStrays answers when it is closed
 }
 
 func (n *noting) Strays(addrs []netip.Addr) ([]netip.Addr, error) {
@@ -63,6 +64,9 @@ func (n *noting) Strays(addrs []netip.Addr) ([]netip.Addr, error) {
 }
 
 func (n *noting) ClearStrays(addrs []netip.Addr) error {
+	if n.hangs != nil {
+		<-n.hangs
+	}
 	n.noted = slices.DeleteFunc(n.noted, func(a netip.Addr) bool { return slices.Contains(addrs, a) })
 	return nil
 }
@@ -154,4 +158,24 @@ type forgetful struct {
 func (f *forgetful) ForgetUnless([]netip.Addr, func(netip.Addr) bool) error {
 	f.asked++
 	return f.err
+}
+
+// A transaction of another program keeps the table from clearing a noted address. The kernel forgets the address's
+// connections all the same.
+func TestStraysAreForgottenWhileTheTableHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		at := netip.MustParseAddr("10.88.0.7")
+		c := &config.Config{Pools: []ipam.PoolConfig{{Name: "a", CIDRs: []netip.Prefix{netip.PrefixFrom(at, 32)}}}}
+		d := &daemon.Core{Clock: boottime.NewClock(nil, nil)}
+		d.Log = slog.New(slog.DiscardHandler)
+		f, table := &forgetful{}, &noting{noted: []netip.Addr{at}, hangs: make(chan struct{})}
+		n := &node.Node{Tracked: f, Conn: led{}}
+		n.Table = table
+		g, err := ground.New(d, n, c)
+		nettest.Must(t, err)
+		if claim, err := New(d, n, g, nil, nil).Claim(t.Context(), "a", nil); err != nil || claim.V4 != at || f.asked != 1 {
+			t.Errorf("%v: %v; the kernel was asked %d times", claim, err, f.asked)
+		}
+		close(table.hangs)
+	})
 }

@@ -41,7 +41,8 @@ type Traffic struct {
 	mapped   chan struct{} // has a token when mappings has host ports
 	mappings struct {      // host ports that were mapped since the last pass for these
 		sync.Mutex
-		new []nft.Mapping
+		new  []nft.Mapping
+		anew bool // the next pass is for all host ports
 	}
 }
 

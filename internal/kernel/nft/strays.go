@@ -21,11 +21,15 @@ import (
 // noted address before the connections of the address are forgotten (Strays, ClearStrays).
 //
 // The rules are in chains of type nat, which only the first packet of a connection passes. These chains come before
-// others of the type, because the kernel asks no further chain once one has rewritten the packet. An address that
-// finds no room in the set is not noted.
+// others of the type and hook, because the kernel asks no further chain once one has rewritten the packet. An address
+// that finds no room in the set is not noted.
 
-// priorityStrays is before all chains that rewrite a packet's source.
-const priorityStrays = prioritySrcnat - 10
+const (
+	// priorityStrays is nearly the lowest that a chain of type nat can have (-199).
+	priorityStrays priority = -190
+	// priorityStraysFrom is behind dropFromElsewhere: nobody outside fills the set in a pod's name.
+	priorityStraysFrom = priorityDstnat - 10
+)
 
 func strays(f family) set { return set{name: "strays" + f.suffix, of: f.datatype, dynamic: true} }
 
@@ -33,7 +37,7 @@ func strays(f family) set { return set{name: "strays" + f.suffix, of: f.datatype
 func noteStrays(low, high uint32) (sets []set, chains []chain) {
 	out := chain{name: "strays_out", typ: "nat", hook: hookPostrouting, priority: priorityStrays}
 	in := chain{name: "strays_in", typ: "nat", hook: hookInput, priority: priorityStrays}
-	from := chain{name: "strays_from", typ: "nat", hook: hookPrerouting, priority: priorityDstnat - 10}
+	from := chain{name: "strays_from", typ: "nat", hook: hookPrerouting, priority: priorityStraysFrom}
 	for _, f := range []family{ipv4, ipv6} {
 		sets = append(sets, strays(f))
 		out.rules = append(out.rules, f.noteStray("oifgroup", low, high, f.daddr))

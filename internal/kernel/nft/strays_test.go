@@ -56,4 +56,13 @@ func TestStrays(t *testing.T) {
 	next.Pools = append(slices.Clone(r.Pools), netip.MustParsePrefix("10.99.0.0/16"))
 	must(t, tables.Change(r, next))
 	noted("after a change of the pools", slices.Concat(other.addrs, w.node.addrs)...)
+	must(t, tables.ClearStrays(r.Instance, slices.Concat(other.addrs, w.node.addrs)))
+	for _, line := range []string{
+		"nft add table ip others", "nft add chain ip others out { type nat hook postrouting priority 0 ; }",
+		"nft add rule ip others out oifname other snat to 192.0.2.1",
+	} {
+		nettest.Run(t, w.node.at, line)
+	}
+	says(a, other)
+	noted("behind another program's SNAT", other.addrs...)
 }
