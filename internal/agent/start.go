@@ -92,7 +92,7 @@ func (a *Agent) furnish(o Options) (err error) {
 		return err
 	}
 	a.mend = mend.New(d, n, a.index, all, mend.Hooks{
-		Drain: a.drain.All, Sweep: a.Sweep, Exposed: a.traffic.Exposed, Taint: a.traffic.Taint,
+		Drain: a.drain.All, Sweep: a.Sweep, Exposed: a.traffic.Exposed,
 		Forwards: a.ground.Forwards, Forward: a.ground.Forward, Addressed: a.traffic.MappedAnew,
 	})
 	a.rebuild = rebuild.New(a.core, n, a.drain, a.ground, finder, a.core.LedgerOptions(n.Kinds(), daemon.Views{
@@ -101,7 +101,7 @@ func (a *Agent) furnish(o Options) (err error) {
 	}))
 	a.Verbs = verbs.New(d, a.index, a.drain, a.ground, all, n.OpenNetns)
 	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all)
-	a.ground.Hooks = ground.Hooks{Exposed: a.traffic.Exposed, Rests: a.traffic.Rests, Tell: a.Tell}
+	a.ground.Hooks = ground.Hooks{Exposed: a.traffic.Touched, Rests: a.traffic.Rests, Tell: a.Tell}
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -13,8 +14,7 @@ import (
 )
 
 const (
-	// untaintLimit is how long a claim waits for a pass that a missing route of its pool makes necessary
-	// (ipam.Taint, unbar).
+	// untaintLimit is how long a claim waits for the table, or for connection tracking, which others may keep busy.
 	untaintLimit = time.Second
 	// mostStrangers is how many addresses one claim passes over because somebody else has them.
 	mostStrangers = 1024
@@ -41,9 +41,9 @@ func (t *Traffic) claimOwn(ctx context.Context, pool string, wanted []netip.Addr
 		if c, err = t.claim(ctx, pool, wanted); err != nil {
 			return c, err
 		}
-		away, others := t.node.Conn.Ways(c.Addrs())
+		others := t.node.Conn.Reached(c.Addrs())
 		if len(others) == 0 {
-			t.unbar(c.Addrs(), away)
+			t.unbar(c.Addrs())
 			return c, nil
 		}
 		for _, a := range others {
@@ -59,25 +59,29 @@ func (t *Traffic) claimOwn(ctx context.Context, pool string, wanted []netip.Addr
 }
 
 // unbar has the kernel forget the connections of those among claimed addresses that others may have reached past the
-// pods: `away`, to which packets have a way out of the node now, because the pool's route is missing, and nobody has
-// said so yet (Taint), or another program's route goes before it; and strays, to which packets have had one, or which
-// somebody else has had (nft.Tables.Strays). After a second the claim goes on, because no pod waits for connection
-// tracking that hangs, and unbar deletes nothing any more.
-func (t *Traffic) unbar(claimed, away []netip.Addr) {
-	found, err := within(t, "strays", func() ([]netip.Addr, error) { return t.node.Table.Strays(claimed) })
-	strays := t.noted(claimed, found)
-	if len(found) > 0 { // first, so that the table notes anew what begins while the kernel forgets
-		_, unclear := within(t, "clear", func() (struct{}, error) { return struct{}{}, t.node.Table.ClearStrays(found) })
-		err = errors.Join(err, unclear)
+// pods: strays, doubtful ones, and all of them where the table cannot tell. After a second the claim goes on, because no
+// pod waits for connection tracking that hangs, and unbar deletes nothing any more.
+func (t *Traffic) unbar(claimed []netip.Addr) {
+	reached, whole, err := t.strays(claimed)
+	if !whole {
+		reached, err = claimed, errors.Join(err, t.suspect())
+		defer t.Rests() // the pass for all other addresses comes behind this claim's
 	}
-	if reached := append(strays, away...); len(reached) > 0 {
+	before := t.ground.Pools.Taints()
+	for _, a := range t.ground.Pools.Doubtful(claimed) { // behind the question to the table, because suspect sets the mark last
+		if !slices.Contains(reached, a) {
+			reached = append(reached, a)
+		}
+	}
+	if len(reached) > 0 {
 		var late atomic.Bool
 		_, kept := within(t, "unbar", func() (struct{}, error) {
 			return struct{}{}, t.node.Tracked.ForgetUnless(reached, func(netip.Addr) bool { return late.Load() })
 		})
 		late.Store(true)
-		if err = errors.Join(err, kept); err == nil {
+		if err = errors.Join(err, kept); kept == nil {
 			t.forgot(reached)
+			t.ground.Pools.Trust(reached, before)
 		}
 	}
 	if err != nil {
@@ -94,35 +98,10 @@ func within[T any](t *Traffic, name string, do func() (T, error)) (T, error) {
 	return got, err
 }
 
-// noted returns those among addrs that the table notes now (found), or has noted before the kernel was last asked in vain
-// to forget their connections.
-func (t *Traffic) noted(addrs, found []netip.Addr) (all []netip.Addr) {
-	t.astray.Lock()
-	defer t.astray.Unlock()
-	for _, a := range found {
-		t.astray.noted[a] = true
-	}
-	for _, a := range addrs {
-		if t.astray.noted[a] {
-			all = append(all, a)
-		}
-	}
-	return all
-}
-
-// forgot notes that the kernel has forgotten the connections of addresses.
-func (t *Traffic) forgot(addrs []netip.Addr) {
-	t.astray.Lock()
-	defer t.astray.Unlock()
-	for _, a := range addrs {
-		delete(t.astray.noted, a)
-	}
-}
-
 func (t *Traffic) claim(ctx context.Context, pool string, wanted []netip.Addr) (ipam.Claim, error) {
 	if t.ground.Pools.Tainted(pool) {
 		// Without the pass the claim goes on, because no pod waits for connection tracking that fails or hangs.
-		_, _ = patience.Call(&t.untainting, "rinse", untaintLimit, func() (time.Time, error) { return t.rinse(context.WithoutCancel(ctx), true) }, nil)
+		_, _ = patience.Call(&t.untainting, "rinse", untaintLimit, func() (time.Time, error) { return t.rinse(context.WithoutCancel(ctx)) }, nil)
 	}
 	for {
 		c, err := t.claimNow(pool, wanted)
@@ -130,7 +109,7 @@ func (t *Traffic) claim(ctx context.Context, pool string, wanted []netip.Addr) (
 		if !errors.Is(err, ipam.ErrDue) && (!errors.As(err, &full) || full.Due == 0) {
 			return c, err
 		}
-		if _, failed := t.rinse(ctx, true); failed != nil || ctx.Err() != nil {
+		if _, failed := t.rinse(ctx); failed != nil || ctx.Err() != nil {
 			return c, errors.Join(err, failed)
 		}
 	}
