@@ -22,7 +22,8 @@ import (
 // promise nothing. DEL says so in time, and cuts the pod off all the same.
 func TestDiskHangs(t *testing.T) {
 	a := newAway(t, t.TempDir())
-	nettest.Hang(t, root.Dir(a.root).State())
+	ended := nettest.Goroutines(t)
+	heal := nettest.Hang(t, root.Dir(a.root).State())
 	status, out, _ := inside(t, podEnv("DEL"), strings.NewReader(conf(a.root, prevResult(ownLink))), false)
 	if status != 1 || failure(t, []byte(out)) != 11 || !strings.Contains(out, "the plugin could not queue the deletion") ||
 		!strings.Contains(out, "the disk has not answered in time") {
@@ -31,6 +32,10 @@ func TestDiskHangs(t *testing.T) {
 	if got := a.down(); got != ownLink {
 		t.Errorf("down are %q", got)
 	}
+	// The plugin's process would have ended by now. This one goes on to queue the deletion when the disk answers,
+	// and would do it in a folder that the test removes.
+	heal()
+	ended()
 }
 
 // A program of the pod uses the pod's end of a link that an ADD has made by half. DEL deletes the link, and

@@ -59,7 +59,6 @@ func (a *Agent) Sweep(ctx context.Context) {
 				a.core.Log.Error("could not carry out all queued deletions", "err", err)
 			}
 		},
-		Found: a.traffic.Taint,
 		After: func(ctx context.Context) {
 			a.clearLeft()
 			a.ground.Keep(ctx)

@@ -16,9 +16,11 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds"
+	"github.com/berth-net/berth/internal/kinds/poolroute"
 	"github.com/berth-net/berth/internal/mode"
 	"github.com/berth-net/berth/internal/mode/modes"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/turn"
 )
 
 // The log says that a new configuration is refused if no part of the configuration is in force. A
@@ -171,14 +173,65 @@ func TestADDWaitsForNewAddresses(t *testing.T) {
 			reloaded := make(chan error, 1)
 			go func() { reloaded <- r.ground.Reload(t.Context(), c) }()
 			nettest.Eventually(t, "the reload to be in force", func() bool { return r.ground.Lacking("extra") != nil })
-			added := make(chan error, 1)
+			added, left, entered := make(chan error, 1), make(chan int, 1), make(chan int, 1)
+			place := turn.Place{ // the ADD gives its place to other requests, and the reload goes on only then
+				Leave: func() (func(), bool) { left <- 1; return func() {}, true },
+				Enter: func(context.Context) error { entered <- 1; return nil },
+			}
 			go func() {
-				_, err := r.tryAdd(request("c", nettest.Pod(t), `"pool":"extra"`))
+				_, err := r.Add(turn.WithPlace(t.Context(), place), request("c", nettest.Pod(t), `"pool":"extra"`), now())
 				added <- err
 			}()
+			<-left
 			close(heal)
 			must(t, <-reloaded)
 			must(t, <-added)
+			<-entered
 		})
 	}
+}
+
+// A reload could not take the route of a new pool, and the next one gives the pool another name. No pod gets an
+// address of the pool before the agent has the route.
+func TestRenamedPoolWaitsForItsRoute(t *testing.T) {
+	r := newRig(t, "default=10.88.0.0/24,fd00:88::/64")
+	taking, heal := make(chan error), make(chan int)
+	r.decorate = change(poolroute.KindName, func(k *hold.Kind) {
+		acquire := k.Acquire
+		k.Acquire = func(ctx context.Context, h hold.Hold) error {
+			if strings.HasPrefix(h.Spec.(*poolroute.Spec).CIDR.String(), "10.89.") {
+				select {
+				case err := <-taking:
+					return err
+				case <-heal:
+				}
+			}
+			return acquire(ctx, h)
+		}
+	})
+	r.begin()
+	reload := func(pool string) <-chan error {
+		r.pools = append(r.pools[:1], pool+"=10.89.0.0/24")
+		c, err := r.conf()
+		must(t, err)
+		reloaded := make(chan error, 1)
+		go func() { reloaded <- r.ground.Reload(t.Context(), c) }()
+		return reloaded
+	}
+	first := reload("extra")
+	taking <- errors.New("no buffer space available")
+	if err := <-first; err == nil {
+		t.Error("the reload says that all is well")
+	}
+	second := reload("renamed")
+	nettest.Eventually(t, "the reload to be in force", func() bool {
+		_, err := r.ground.Pool("renamed")
+		return err == nil
+	})
+	if r.ground.Lacking("renamed") == nil {
+		t.Error("the pool is equipped without its route")
+	}
+	close(heal)
+	must(t, <-second)
+	r.add(request("c", nettest.Pod(t), `"pool":"renamed"`))
 }

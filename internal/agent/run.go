@@ -49,8 +49,8 @@ func (a *Agent) life(c *config.Config, reload <-chan config.Reading) daemon.Life
 		Metrics: c.Metrics,
 		Resume: func(ctx context.Context) (func(context.Context), error) {
 			mend, err := a.resume(ctx)
-			a.traffic.Unwatched() // nobody watched since the last agent; Missed was called if the table differed
-			a.mappedAnew()        // the last agent may have ended before its pass for these
+			a.traffic.Unwatched()  // nobody watched since the last agent; Missed was called if the table differed
+			a.traffic.MappedAnew() // the last agent may have ended before its pass for these
 			return mend, err
 		},
 		Own: []func(context.Context){

@@ -94,8 +94,8 @@ func (a *Agent) furnish(o Options) (err error) {
 		return err
 	}
 	a.mend = mend.New(d, n, a.index, all, mend.Hooks{
-		Drain: a.drain.All, Sweep: a.Sweep, Exposed: a.traffic.Exposed, Taint: a.traffic.Taint,
-		Forwards: a.ground.Forwards, Forward: a.ground.Forward, Addressed: a.mappedAnew,
+		Drain: a.drain.All, Sweep: a.Sweep, Exposed: a.traffic.Exposed,
+		Forwards: a.ground.Forwards, Forward: a.ground.Forward, Addressed: a.traffic.MappedAnew,
 	})
 	a.rebuild = rebuild.New(a.core, n, a.drain, a.ground, finder, a.core.LedgerOptions(n.Kinds(), daemon.Views{
 		Rest:   a.ground.Rest,
@@ -104,7 +104,7 @@ func (a *Agent) furnish(o Options) (err error) {
 	a.Verbs = verbs.New(d, a.index, a.drain, a.ground, all, n.OpenNetns)
 	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all)
 	a.peers = peers.New(d, peers.Options{Metric: n.Metric, Own: a.ground.Prefixes, Changed: a.ground.Reach})
-	a.ground.Hooks = ground.Hooks{Exposed: a.traffic.Exposed, Rests: a.traffic.Rests, Reached: a.peers.Reached, Tell: a.Tell}
+	a.ground.Hooks = ground.Hooks{Exposed: a.traffic.Touched, Rests: a.traffic.Rests, Reached: a.peers.Reached, Tell: a.Tell}
 	if o.Config.Kubernetes != nil {
 		a.kube, err = kube.New(kube.Options{
 			Kubernetes: *o.Config.Kubernetes, Agent: "berthd/" + o.Version, Log: d.Log, Given: a.ground.Give, Others: a.peers,
@@ -191,12 +191,4 @@ func (a *Agent) resume(ctx context.Context) (mend func(context.Context), err err
 	}
 	a.ground.Keep(ctx)
 	return mend, nil
-}
-
-// mappedAnew has the kernel forget flows that have pods' UDP or SCTP host ports from before these were mapped. A pass
-// knows such flows by the node's addresses, and may have come while one of these was away.
-func (a *Agent) mappedAnew() {
-	if ms := a.ports.Datagrams(); len(ms) > 0 {
-		a.traffic.Mapped(ms)
-	}
 }

@@ -213,11 +213,9 @@ func (d *Daemon) Resume(ctx context.Context) (mend func(context.Context)) {
 	}
 }
 
-// Round is what a sweep does beside the engine's sweep: Before comes first, Found is called
-// with each hold that was not as it should be, and After comes last.
+// Round is what a sweep does beside the engine's sweep: Before comes first, and After comes last.
 type Round struct {
 	Before func(context.Context)
-	Found  func(hold.Hold)
 	After  func(context.Context)
 }
 
@@ -234,9 +232,6 @@ func (d *Daemon) Sweep(ctx context.Context, r Round) {
 	d.Doubt.Store(err != nil)
 	if err != nil {
 		d.Log.Warn("a sweep could not do everything", "err", err)
-	}
-	for _, f := range report.Findings {
-		r.Found(f.Hold)
 	}
 	d.Meter.Found(count(report.Findings))
 	if len(report.Findings) > 0 {

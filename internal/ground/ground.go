@@ -71,7 +71,7 @@ func New(d *daemon.Core, n *node.Node, c *config.Config) (*Ground, error) {
 	pools, err := ipam.New(c.Pools)
 	g := &Ground{
 		Core: d, Pools: pools, node: n, began: c,
-		doubted: make(chan struct{}, 1), forwarded: map[string]bool{},
+		doubted: make(chan struct{}, 1), forwarded: map[string]bool{}, turn: turn.OneAside(),
 	}
 	g.config.Store(c)
 	g.file.Store(c)
@@ -114,7 +114,7 @@ const takingLimit = 2 * time.Second
 
 // Equipped refuses a pool if the node lacks something that its pods need, such as the table
 // by which they are cut off, or their CIDR's unreachable route. While a reload takes that for new CIDRs,
-// Equipped waits, for two seconds at most.
+// Equipped waits, for two seconds at most, and lets other requests have the place of ctx meanwhile (turn.Place).
 func (g *Ground) Equipped(ctx context.Context, pool string) error {
 	err := g.Lacking(pool)
 	if !errors.Is(err, errTaking) {
@@ -122,9 +122,11 @@ func (g *Ground) Equipped(ctx context.Context, pool string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, takingLimit)
 	defer cancel()
-	if done, late := g.turn.Take(ctx); late == nil { // the reload has it
-		done()
+	done, late := g.turn.Take(ctx) // the reload has it
+	if late != nil {
+		return err
 	}
+	done()
 	return g.Lacking(pool)
 }
 

@@ -149,7 +149,13 @@ func (g *Ground) takes(c *config.Config) {
 	if lack == nil {
 		return // Hold has not run, and the agent serves nobody
 	}
-	had, next := prefixes(g.config.Load().Pools), maps.Clone(*lack)
+	var had []netip.Prefix
+	for _, p := range g.config.Load().Pools {
+		if (*lack)[p.Name] == nil {
+			had = append(had, p.CIDRs...)
+		}
+	}
+	next := maps.Clone(*lack)
 	for _, p := range c.Pools {
 		if slices.ContainsFunc(p.CIDRs, func(c netip.Prefix) bool { return !slices.Contains(had, c) }) {
 			next[p.Name] = errTaking

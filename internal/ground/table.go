@@ -17,21 +17,21 @@ import (
 )
 
 // keepTable gives the table its ruleset, if the ruleset differs from the one that the table got last, or if
-// the table did not take that one.
-// Otherwise keepTable lets the table try again the parts that the kernel did not support. keepTable
-// works aside, because something else that changes the table may hang, and then every caller that
-// waits for the table hangs as well.
+// the table did not take that one. Otherwise keepTable lets the table try again the parts that the kernel
+// did not support. keepTable works aside, because something else that changes the table may hang, and then
+// every caller that waits for the table hangs as well.
 func (g *Ground) keepTable(ctx context.Context) error {
 	return g.aside(ctx, "the rules of the nftables table", func(context.Context) error {
 		want := g.Ruleset()
 		if was := g.rules.Load(); was != nil && reflect.DeepEqual(*was, want) {
 			return g.node.Table.Retry()
 		}
-		err := g.node.Table.SetRuleset(want)
-		if g.rules.Store(&want); err != nil {
-			g.rules.Store(nil)
+		g.rules.Store(nil)
+		if err := g.node.Table.SetRuleset(want); err != nil {
+			return err
 		}
-		return err
+		g.rules.Store(&want)
+		return nil
 	})
 }
 

@@ -205,6 +205,7 @@ func TestFullDisk(t *testing.T) {
 // ends.
 func TestHangingDisk(t *testing.T) {
 	dir := t.TempDir()
+	ended := nettest.Goroutines(t)
 	r := newRig(t, filepath.Join(dir, "history"), 1000)
 	heal := nettest.Hang(t, dir)
 	r.add(0, 10)
@@ -220,6 +221,7 @@ func TestHangingDisk(t *testing.T) {
 		t.Errorf("%d lost, %d wait", lost, len(r.queue))
 	}
 	heal()
+	ended() // the one that wrote makes folders, which the test removes
 }
 
 // No file makes a reader fail, and the records between damaged lines are read: as many as the

@@ -89,24 +89,6 @@ func (p *IPAM) RestOn(pass Pass, addrs []netip.Addr, until time.Time) {
 	}
 }
 
-// Postpone leaves some of a pass's due addresses due, for a later pass, although this one succeeds. The
-// caller calls it before Rinsed.
-func (p *IPAM) Postpone(pass Pass, addrs []netip.Addr) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, a := range addrs {
-		c, off := p.locate(a)
-		if c == nil {
-			continue
-		}
-		i := c.index.slot(off)
-		if x := c.space.slots[i]; i != 0 && x.state == due && x.until == pass.number {
-			c.space.leave(i)
-			c.space.enter(due, i) // behind those that Rinsed frees
-		}
-	}
-}
-
 // Rinsed ends a pass that succeeded. Its addresses are free now, except those that were claimed or became
 // due again meanwhile, and its lost CIDRs are open. If the pools have changed since Due (Set, Drain,
 // Drained), the addresses stay due, for another pass.
@@ -141,11 +123,10 @@ func (p *IPAM) spaces() iter.Seq[*space] {
 	}
 }
 
-// Taint says that the kernel may remember traffic of free addresses in the prefix. The addresses among them
-// that pods have had become due again; so do those that are in use, if they are free without a rest
-// afterwards. Nobody knows which others the kernel remembers: the next pass finds
-// out (Pass.Lost), and until then the pools of these CIDRs are Tainted. If the ledger was lost, they give out
-// no address before that pass.
+// Taint says that the kernel may remember traffic of free addresses in the prefix. Nobody knows of which: the next pass
+// finds out (Pass.Lost), and until then the pools of these CIDRs are Tainted. If the ledger was lost, they give out no
+// address before that pass. That pass leaves alone addresses in use, which may have been free a moment ago: these are
+// Doubtful.
 func (p *IPAM) Taint(prefix netip.Prefix) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -154,14 +135,6 @@ func (p *IPAM) Taint(prefix netip.Prefix) {
 		for i := s.slots[due].next; i != uint32(due); i = s.slots[i].next {
 			if x := &s.slots[i]; prefix.Contains(s.cidrs[x.cidr].addr(x.off)) {
 				x.until = 0 // a pass that is under way may have been too early
-			}
-		}
-		for i := s.slots[rested].next; i != uint32(rested); {
-			at, c := i, s.cidrs[s.slots[i].cidr]
-			i = s.slots[i].next
-			if prefix.Contains(c.addr(s.slots[at].off)) {
-				s.leave(at)
-				s.enter(due, at)
 			}
 		}
 		for i := lists; i < len(s.slots); i++ {
@@ -176,6 +149,41 @@ func (p *IPAM) Taint(prefix netip.Prefix) {
 			}
 		}
 	}
+}
+
+// Doubtful returns those among addrs that are in use and have been tainted (Taint), while they were in use or before. If
+// such an address is free without a rest, it is due.
+func (p *IPAM) Doubtful(addrs []netip.Addr) (doubted []netip.Addr) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, a := range addrs {
+		if c, off := p.locate(a); c != nil && c.space.doubts(c, off) {
+			doubted = append(doubted, a)
+		}
+	}
+	return doubted
+}
+
+// Trust says of addresses in use that the kernel has forgotten what it remembered of them: they are not Doubtful, before
+// another Taint. before is what Taints returned before the kernel was asked to forget: if there was a Taint since, Trust does nothing.
+func (p *IPAM) Trust(addrs []netip.Addr, before int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.taints != before {
+		return
+	}
+	for _, a := range addrs {
+		if c, off := p.locate(a); c != nil && c.space.doubts(c, off) {
+			c.space.slots[c.index.slot(off)].until = 0
+		}
+	}
+}
+
+// Taints returns how often Taint was called.
+func (p *IPAM) Taints() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.taints
 }
 
 // Tainted reports whether the kernel may remember traffic of a pool's free addresses (Taint). "" is the

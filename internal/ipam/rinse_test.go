@@ -83,26 +83,8 @@ func TestTaintOfUsed(t *testing.T) {
 	}
 }
 
-// What is postponed stays due, and keeps nothing else from being free.
-func TestPostpone(t *testing.T) {
-	p := mustNew(t, poolOf("a", "10.0.0.1/32", "10.0.0.2/32", "10.0.0.3/32"))
-	for _, a := range addrs("10.0.0.1", "10.0.0.2", "10.0.0.3") {
-		p.Claim("a", t0)
-		p.Free(a, at(1))
-	}
-	pass := p.Due(at(2))
-	p.Postpone(pass, addrs("10.0.0.1", "10.0.0.9"))
-	p.Rinsed(pass)
-	want(t, show(p.Claim("a", at(2))), "10.0.0.2")
-	want(t, show(p.Claim("a", at(2))), "10.0.0.3")
-	want(t, fmt.Sprint(p.Due(at(2)).Addrs), "[10.0.0.1]")
-	p.Postpone(pass, addrs("10.0.0.1")) // a later pass has it
-	rinse(p, at(3))
-	want(t, show(p.Claim("a", at(3))), "10.0.0.1")
-}
-
-// If packets may have passed that the pool's route should have stopped, rested addresses are
-// due again.
+// If the kernel may remember traffic of free addresses, a pass asks it. An address that is claimed before, or in use,
+// is doubtful until the kernel has forgotten what it remembers of it.
 func TestTaint(t *testing.T) {
 	p := mustNew(t, poolOf("a", "10.0.0.0/30", "10.0.1.0/31"))
 	for _, a := range addrs("10.0.0.1", "10.0.0.2", "10.0.1.0", "10.0.1.1") {
@@ -113,9 +95,19 @@ func TestTaint(t *testing.T) {
 	p.ClaimExact("a", addrs("10.0.0.2"), at(2))
 	p.Taint(prefixes("10.0.0.0/30")[0])
 	pass := p.Due(at(2))
-	want(t, fmt.Sprint(pass.Addrs), "[10.0.0.1]")
-	want(t, show(p.Claim("a", at(2))), "10.0.1.0")
-	p.Rinsed(pass)
-	want(t, show(p.Claim("a", at(2))), "10.0.1.1")
-	want(t, show(p.Claim("a", at(2))), "10.0.0.1")
+	want(t, fmt.Sprint(pass.Addrs, pass.Lost), "[] [10.0.0.0/30]")
+	p.ClaimExact("a", addrs("10.0.0.1"), at(2))
+	p.ClaimExact("a", addrs("10.0.1.0"), at(2))
+	all := addrs("10.0.0.1", "10.0.0.2", "10.0.1.0", "10.0.1.1", "192.0.2.1")
+	want(t, fmt.Sprint(p.Doubtful(all)), "[10.0.0.1 10.0.0.2]")
+	before := p.Taints()
+	p.Taint(prefixes("10.0.1.0/31")[0])
+	p.Trust(all, before) // too early
+	want(t, fmt.Sprint(p.Doubtful(all)), "[10.0.0.1 10.0.0.2 10.0.1.0]")
+	p.Trust(all, p.Taints())
+	want(t, fmt.Sprint(p.Doubtful(all)), "[]")
+	p.Rinsed(pass) // too early for all of it
+	want(t, fmt.Sprint(p.Tainted("a"), len(p.Due(at(2)).Lost)), "true 2")
+	rinse(p, at(2))
+	want(t, fmt.Sprint(p.Tainted("a"), len(p.Due(at(2)).Lost)), "false 0")
 }

@@ -77,7 +77,7 @@ func (s *space) use(c *cidr, off uint64) { s.enterUsed(s.fetch(c, off)) }
 // doubtful, put makes it due.
 func (s *space) put(c *cidr, off uint64) {
 	list := rested
-	if s.isUsed(c, off) && s.slots[c.index.slot(off)].until == doubtful {
+	if s.doubts(c, off) {
 		list = due
 	}
 	s.enter(list, s.fetch(c, off))
@@ -89,6 +89,11 @@ func (s *space) doubt(c *cidr, off uint64) {
 	if s.isUsed(c, off) {
 		s.slots[c.index.slot(off)].until = doubtful
 	}
+}
+
+// doubts reports whether an address is in use and doubtful.
+func (s *space) doubts(c *cidr, off uint64) bool {
+	return s.isUsed(c, off) && s.slots[c.index.slot(off)].until == doubtful
 }
 
 // rest makes an address resting, whatever its state was. If it is resting already, the later

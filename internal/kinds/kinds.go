@@ -138,8 +138,9 @@ type Table interface {
 	SetRuleset(nft.Ruleset) error
 	Retry() error
 	Lacks() nft.Parts
-	Strays(addrs []netip.Addr) ([]netip.Addr, error)
+	Strays(addrs []netip.Addr) (found []netip.Addr, whole bool, err error)
 	ClearStrays(addrs []netip.Addr) error
+	MarkStrays() error
 	Others() (map[string][]nft.Port, error)
 	UnmapOther(instance string, gone []nft.Port, whole bool) error
 	Run(context.Context, table.Report)

@@ -46,8 +46,6 @@ type Hooks struct {
 	Forward  func(context.Context)
 	// Addressed is called if the node may have got an address.
 	Addressed func()
-	// Taint is called with each hold of an owner that was repaired.
-	Taint func(hold.Hold)
 }
 
 // New returns a Mend that hears nothing yet.
@@ -132,14 +130,10 @@ func (m *Mend) Keep(ctx context.Context) {
 // mend takes again what an owner lacks, and reports whether it failed. first says that this owner
 // was not repaired lately.
 func (m *Mend) mend(ctx context.Context, id hold.ID, first bool) (failed bool) {
-	o, ok := m.Ledger.Owner(id)
-	if !ok {
+	if _, ok := m.Ledger.Owner(id); !ok {
 		return false
 	}
 	err := m.Engine.RepairSoon(ctx, id)
-	for _, h := range o.Holds {
-		m.hooks.Taint(h)
-	}
 	failed = err != nil && ctx.Err() == nil
 	if failed && first {
 		m.Log.Warn("could not mend what others have changed", "owner", id, "err", err)

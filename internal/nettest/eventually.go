@@ -1,6 +1,7 @@
 package nettest
 
 import (
+	"runtime"
 	"testing"
 	"time"
 )
@@ -20,5 +21,15 @@ func Eventually(t testing.TB, what string, cond func() bool) {
 			t.Fatalf("waited %s in vain for %s", Deadline, what)
 		}
 		time.Sleep(pause)
+	}
+}
+
+// Goroutines counts the goroutines. ended waits until there are no more of them than that: then those that a test has
+// begun since touch nothing any more, such as a folder that the test's end removes.
+func Goroutines(t testing.TB) (ended func()) {
+	before := runtime.NumGoroutine()
+	return func() {
+		t.Helper()
+		Eventually(t, "the goroutines that the test has begun to end", func() bool { return runtime.NumGoroutine() <= before })
 	}
 }

@@ -60,7 +60,6 @@ type Conn interface {
 	Policed(indices ...int) (map[int]rtnl.Rate, error)
 	UplinkMTU() (int, error)
 	Uses() ([]rtnl.Use, error)
-	Ways([]netip.Addr) (away, own []netip.Addr)
 	Reached([]netip.Addr) []netip.Addr
 	Names(indices ...int) ([]string, error)
 	Close() error

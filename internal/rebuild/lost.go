@@ -67,8 +67,8 @@ func (r *Rebuild) begin() error {
 		return err
 	}
 	if len(left) > 0 {
-		return fmt.Errorf("%w: %s is missing, but %d links of this agent's pods are on the node (%s ...): "+
-			"put the ledger back, or rebuild it from these links: %s",
+		return fmt.Errorf("%w: %s is missing, but this agent's pods have links on the node (%d, such as %s): "+
+			"put the ledger back, or rebuild it from the links: %s",
 			ErrLedgerLost, r.Root.Ledger(), len(left), left[0].Name, r.rebuildCommand())
 	}
 	if first, yes := r.First(); yes {
@@ -117,8 +117,8 @@ func (r *Rebuild) refuseOld() error {
 		r.Log.Warn("the ledger is older than some pods, all of which have queued deletions; all addresses rest first", "ledger", r.Root.Ledger(), "links", len(newer))
 		return r.Ledger.Commit(context.Background(), r.ground.Quarantine())
 	}
-	return fmt.Errorf("%w: %s does not know of %d links of this agent's pods that are on the node (%s ...): "+
-		"put the current ledger in its place, or rebuild it from these links: %s",
+	return fmt.Errorf("%w: this agent's pods have links on the node that %s does not know of (%d, such as %s): "+
+		"put the current ledger in its place, or rebuild it from the links: %s",
 		ErrLedgerOld, r.Root.Ledger(), len(left), left[0].Name, r.rebuildCommand())
 }
 
@@ -183,7 +183,7 @@ func (r *Rebuild) explain(err error) error {
 	if look != nil {
 		return errors.Join(err, look)
 	}
-	return fmt.Errorf("%w: %d links of this agent's pods are on the node; if there is no intact copy of the ledger, "+
+	return fmt.Errorf("%w: this agent's pods have links on the node (%d); if there is no intact copy of the ledger, "+
 		"%s sets the ledger aside and adopts these pods: %w", ErrLedgerLost, len(links), r.rebuildCommand(), err)
 }
 

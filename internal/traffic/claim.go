@@ -3,7 +3,9 @@ package traffic
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -12,8 +14,7 @@ import (
 )
 
 const (
-	// untaintLimit is how long a claim waits for a pass that a missing route of its pool makes necessary
-	// (ipam.Taint, unbar).
+	// untaintLimit is how long a claim waits for the table, or for connection tracking, which others may keep busy.
 	untaintLimit = time.Second
 	// mostStrangers is how many addresses one claim passes over because somebody else has them.
 	mostStrangers = 1024
@@ -40,9 +41,9 @@ func (t *Traffic) claimOwn(ctx context.Context, pool string, wanted []netip.Addr
 		if c, err = t.claim(ctx, pool, wanted); err != nil {
 			return c, err
 		}
-		away, others := t.node.Conn.Ways(c.Addrs())
+		others := t.node.Conn.Reached(c.Addrs())
 		if len(others) == 0 {
-			t.unbar(c.Addrs(), away)
+			t.unbar(c.Addrs())
 			return c, nil
 		}
 		for _, a := range others {
@@ -58,66 +59,49 @@ func (t *Traffic) claimOwn(ctx context.Context, pool string, wanted []netip.Addr
 }
 
 // unbar has the kernel forget the connections of those among claimed addresses that others may have reached past the
-// pods: `away`, to which packets have a way out of the node now, because the pool's route is missing, and nobody has
-// said so yet (Taint), or another program's route goes before it; and strays, to which packets have had one, or which
-// somebody else has had (nft.Tables.Strays). After a second the claim goes on, because no pod waits for connection
-// tracking that hangs, and unbar deletes nothing any more.
-func (t *Traffic) unbar(claimed, away []netip.Addr) {
-	var late atomic.Bool
-	strays, err := patience.Call(&t.untainting, "strays", untaintLimit, func() ([]netip.Addr, error) { return t.strays(claimed) }, nil)
-	if reached := append(strays, away...); len(reached) > 0 {
-		_, forgotten := patience.Call(&t.untainting, "unbar", untaintLimit, func() (struct{}, error) {
-			err := t.node.Tracked.ForgetUnless(reached, func(netip.Addr) bool { return late.Load() })
-			if err == nil && !late.Load() {
-				t.forgot(reached)
-			}
-			return struct{}{}, err
-		}, nil)
-		late.Store(true)
-		err = errors.Join(err, forgotten)
+// pods: strays, doubtful ones, and all of them where the table cannot tell. After a second the claim goes on, because no
+// pod waits for connection tracking that hangs, and unbar deletes nothing any more.
+func (t *Traffic) unbar(claimed []netip.Addr) {
+	reached, whole, err := t.strays(claimed)
+	if !whole {
+		reached, err = claimed, errors.Join(err, t.suspect())
+		defer t.Rests() // the pass for all other addresses comes behind this claim's
 	}
-	if errors.Is(err, patience.ErrHangs) {
-		err = errors.New("the kernel does not answer in time")
+	before := t.ground.Pools.Taints()
+	for _, a := range t.ground.Pools.Doubtful(claimed) { // behind the question to the table, because suspect sets the mark last
+		if !slices.Contains(reached, a) {
+			reached = append(reached, a)
+		}
+	}
+	if len(reached) > 0 {
+		var late atomic.Bool
+		_, kept := within(t, "unbar", func() (struct{}, error) {
+			return struct{}{}, t.node.Tracked.ForgetUnless(reached, func(netip.Addr) bool { return late.Load() })
+		})
+		late.Store(true)
+		if err = errors.Join(err, kept); kept == nil {
+			t.forgot(reached)
+			t.ground.Pools.Trust(reached, before)
+		}
 	}
 	if err != nil {
 		t.Log.Warn("others may have had connections with a pod's addresses, and the kernel may still know these", "addresses", claimed, "err", err)
 	}
 }
 
-// strays returns those among addrs that others have had connections with since the kernel was last asked to forget
-// these. From now on the table notes them anew.
-func (t *Traffic) strays(addrs []netip.Addr) ([]netip.Addr, error) {
-	found, err := t.node.Table.Strays(addrs)
-	t.astray.Lock()
-	for _, a := range found {
-		t.astray.noted[a] = true
+// within returns what do returns, or an error if do takes longer than untaintLimit.
+func within[T any](t *Traffic, name string, do func() (T, error)) (T, error) {
+	got, err := patience.Call(&t.untainting, name, untaintLimit, do, nil)
+	if errors.Is(err, patience.ErrHangs) {
+		err = fmt.Errorf("%s: the kernel does not answer in time", name)
 	}
-	var all []netip.Addr
-	for _, a := range addrs {
-		if t.astray.noted[a] {
-			all = append(all, a)
-		}
-	}
-	t.astray.Unlock()
-	if len(found) > 0 {
-		err = errors.Join(err, t.node.Table.ClearStrays(found))
-	}
-	return all, err
-}
-
-// forgot notes that the kernel has forgotten the connections of addresses.
-func (t *Traffic) forgot(addrs []netip.Addr) {
-	t.astray.Lock()
-	defer t.astray.Unlock()
-	for _, a := range addrs {
-		delete(t.astray.noted, a)
-	}
+	return got, err
 }
 
 func (t *Traffic) claim(ctx context.Context, pool string, wanted []netip.Addr) (ipam.Claim, error) {
 	if t.ground.Pools.Tainted(pool) {
 		// Without the pass the claim goes on, because no pod waits for connection tracking that fails or hangs.
-		_, _ = patience.Call(&t.untainting, "rinse", untaintLimit, func() (time.Time, error) { return t.rinse(context.WithoutCancel(ctx), true) }, nil)
+		_, _ = patience.Call(&t.untainting, "rinse", untaintLimit, func() (time.Time, error) { return t.rinse(context.WithoutCancel(ctx)) }, nil)
 	}
 	for {
 		c, err := t.claimNow(pool, wanted)
@@ -125,7 +109,7 @@ func (t *Traffic) claim(ctx context.Context, pool string, wanted []netip.Addr) (
 		if !errors.Is(err, ipam.ErrDue) && (!errors.As(err, &full) || full.Due == 0) {
 			return c, err
 		}
-		if _, failed := t.rinse(ctx, true); failed != nil || ctx.Err() != nil {
+		if _, failed := t.rinse(ctx); failed != nil || ctx.Err() != nil {
 			return c, errors.Join(err, failed)
 		}
 	}

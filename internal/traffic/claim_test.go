@@ -14,6 +14,7 @@ import (
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/node"
@@ -37,81 +38,113 @@ func (s *slow) ForgetUnless(addrs []netip.Addr, spared func(netip.Addr) bool) er
 	return nil
 }
 
-// led is a node on which packets to all addresses have a way out, or none has.
-type led struct {
-	node.Conn
-	away bool
-}
+// lone is a node on which nobody has an address.
+type lone struct{ node.Conn }
 
-func (l led) Ways(addrs []netip.Addr) (away, own []netip.Addr) {
-	if l.away {
-		away = addrs
-	}
-	return away, nil
-}
-
-func (led) Reached([]netip.Addr) []netip.Addr { return nil }
+func (lone) Reached([]netip.Addr) []netip.Addr { return nil }
 
 // noting is a table that notes addresses.
 type noting struct {
 	kinds.Table
 	noted []netip.Addr
+	lost  bool          // the mark is gone
+	fails error         // of MarkStrays
+	lacks nft.Parts     // of the kernel
+	marks int           // calls of MarkStrays
+	hangs chan struct{} // not nil: ClearStrays answers when it is closed
 }
 
-func (n *noting) Strays(addrs []netip.Addr) ([]netip.Addr, error) {
-	return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return !slices.Contains(n.noted, a) }), nil
+func (n *noting) Strays(addrs []netip.Addr) ([]netip.Addr, bool, error) {
+	return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return !slices.Contains(n.noted, a) }), !n.lost, nil
 }
 
 func (n *noting) ClearStrays(addrs []netip.Addr) error {
+	if n.hangs != nil {
+		<-n.hangs
+	}
 	n.noted = slices.DeleteFunc(n.noted, func(a netip.Addr) bool { return slices.Contains(addrs, a) })
 	return nil
+}
+
+func (n *noting) MarkStrays() error {
+	n.marks++
+	if n.fails == nil {
+		n.noted, n.lost = nil, false
+	}
+	return n.fails
+}
+
+func (n *noting) Lacks() nft.Parts { return n.lacks }
+
+// claimed is the address of claiming's only pool, a.
+var claimed = netip.MustParseAddr("10.88.0.7")
+
+// claiming returns the traffic of a node with one address, and its ground.
+func claiming(t *testing.T, tracked kinds.Tracked, table *noting) (*Traffic, *ground.Ground) {
+	t.Helper()
+	c := &config.Config{Pools: []ipam.PoolConfig{{Name: "a", CIDRs: []netip.Prefix{netip.PrefixFrom(claimed, 32)}}}}
+	d := &daemon.Core{Clock: boottime.NewClock(nil, nil)}
+	d.Log = slog.New(slog.DiscardHandler)
+	n := &node.Node{Tracked: tracked, Conn: lone{}}
+	n.Table = table
+	g, err := ground.New(d, n, c)
+	nettest.Must(t, err)
+	return New(d, n, g, nil, nil), g
+}
+
+// claim claims the address.
+func claim(t *testing.T, tr *Traffic) ipam.Claim {
+	t.Helper()
+	c, err := tr.Claim(t.Context(), "a", nil)
+	if err != nil || c.V4 != claimed {
+		t.Fatalf("%v: %v", c, err)
+	}
+	return c
 }
 
 // A claim goes on without a pass over connection tracking that takes longer than a second. When the pass
 // comes to its end at last, it leaves alone what the pod has begun since.
 func TestLatePassSparesThePod(t *testing.T) {
-	for name, late := range map[string]struct {
-		away  bool
-		taint bool
-		stray bool
-	}{
-		"of a tainted pool":                        {taint: true},
-		"of an address that can be reached":        {away: true},
-		"of an address that others have reached":   {stray: true},
-		"of an address that others reach, as ever": {away: true, stray: true},
+	for name, late := range map[string]struct{ taint, stray, lost, lacks bool }{
+		"of a tainted pool":                      {taint: true},
+		"of an address that others have reached": {stray: true},
+		"of a table that has lost its notes":     {lost: true},
+		"of a table that notes nothing":          {lost: true, lacks: true},
+		"of all":                                 {taint: true, stray: true, lost: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, hangs := range []bool{false, true} {
 				synctest.Test(t, func(t *testing.T) {
-					at := netip.MustParseAddr("10.88.0.7")
-					s := &slow{at: at, let: make(chan struct{}), answered: make(chan bool, 1)}
-					cidr := netip.PrefixFrom(at, 32)
-					c := &config.Config{Pools: []ipam.PoolConfig{{Name: "a", CIDRs: []netip.Prefix{cidr}}}}
-					d := &daemon.Core{Clock: boottime.NewClock(nil, nil)}
-					d.Log = slog.New(slog.DiscardHandler)
-					n := &node.Node{Tracked: s, Conn: led{away: late.away}}
-					table := &noting{}
-					if n.Table = table; late.stray {
-						table.noted = []netip.Addr{at}
+					s := &slow{at: claimed, let: make(chan struct{}), answered: make(chan bool, 9)}
+					table := &noting{lost: late.lost}
+					if late.stray {
+						table.noted = []netip.Addr{claimed}
 					}
-					g, err := ground.New(d, n, c)
-					nettest.Must(t, err)
-					tr := New(d, n, g, nil, nil)
+					if late.lacks {
+						table.lacks = nft.HostPorts
+					}
+					tr, g := claiming(t, s, table)
 					if late.taint {
-						g.Pools.Taint(cidr)
+						g.Pools.Taint(netip.PrefixFrom(claimed, 32))
 					}
 					if !hangs {
 						close(s.let)
 					}
 					began := time.Now()
-					claim, err := tr.Claim(t.Context(), "a", nil)
-					if err != nil || claim.V4 != at || (time.Since(began) > 0) != hangs {
-						t.Errorf("%v after %v: %v", claim, time.Since(began), err)
+					claim(t, tr)
+					if hung := time.Since(began) > 0; hung != hangs {
+						t.Errorf("it took %s", time.Since(began))
 					}
 					if hangs {
 						close(s.let)
 					}
-					if forgotten := <-s.answered; forgotten == hangs {
+					synctest.Wait()
+					close(s.answered)
+					forgotten := false
+					for f := range s.answered {
+						forgotten = forgotten || f
+					}
+					if forgotten == hangs {
 						t.Errorf("the kernel forgets the address: %t", forgotten)
 					}
 				})
@@ -120,38 +153,108 @@ func TestLatePassSparesThePod(t *testing.T) {
 	}
 }
 
+// forgetful is a kernel that counts how often it is asked to forget.
+type forgetful struct {
+	kinds.Tracked
+	err   error
+	asked int
+	named []netip.Addr // that it has connections of
+}
+
+func (f *forgetful) ForgetUnless([]netip.Addr, func(netip.Addr) bool) error {
+	f.asked++
+	return f.err
+}
+
+func (f *forgetful) Named(is func(netip.Addr) bool) ([]netip.Addr, error) {
+	return slices.DeleteFunc(slices.Clone(f.named), func(a netip.Addr) bool { return !is(a) }), f.err
+}
+
 // A claim has the kernel forget a noted address's connections once. If connection tracking fails meanwhile, the
 // next claim of the address asks again, although the table notes the address no more.
 func TestStraysAreForgotten(t *testing.T) {
-	at := netip.MustParseAddr("10.88.0.7")
-	c := &config.Config{Pools: []ipam.PoolConfig{{Name: "a", CIDRs: []netip.Prefix{netip.PrefixFrom(at, 32)}}}}
-	d := &daemon.Core{Clock: boottime.NewClock(nil, nil)}
-	d.Log = slog.New(slog.DiscardHandler)
 	f := &forgetful{}
-	n := &node.Node{Tracked: f, Conn: led{}}
-	n.Table = &noting{noted: []netip.Addr{at}}
-	g, err := ground.New(d, n, c)
-	nettest.Must(t, err)
-	tr := New(d, n, g, nil, nil)
+	tr, _ := claiming(t, f, &noting{noted: []netip.Addr{claimed}})
 	for i, fails := range []bool{true, false, false} {
 		f.err = map[bool]error{true: errors.New("not now")}[fails]
-		claim, err := tr.Claim(t.Context(), "a", nil)
-		nettest.Must(t, err)
-		tr.Unclaim(claim)
+		tr.Unclaim(claim(t, tr))
 		if want := min(i+1, 2); f.asked != want {
 			t.Errorf("after claim %d the kernel was asked %d times, want %d", i+1, f.asked, want)
 		}
 	}
 }
 
-// forgetful is a kernel that counts how often it is asked to forget.
-type forgetful struct {
-	kinds.Tracked
-	err   error
-	asked int
+// A transaction of another program keeps the table from clearing a noted address. The kernel forgets the address's
+// connections all the same.
+func TestStraysAreForgottenWhileTheTableHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, table := &forgetful{}, &noting{noted: []netip.Addr{claimed}, hangs: make(chan struct{})}
+		tr, _ := claiming(t, f, table)
+		if claim(t, tr); f.asked != 1 {
+			t.Errorf("the kernel was asked %d times", f.asked)
+		}
+		close(table.hangs)
+	})
 }
 
-func (f *forgetful) ForgetUnless([]netip.Addr, func(netip.Addr) bool) error {
-	f.asked++
-	return f.err
+// If the table has lost what it noted, a claim has the kernel forget its own addresses, and sets the mark. All other
+// addresses are tainted: the next claim looks for those that the kernel remembers. While the mark cannot be set, each
+// claim has its addresses forgotten.
+func TestLostNotes(t *testing.T) {
+	f := &forgetful{named: []netip.Addr{claimed}}
+	table := &noting{lost: true, fails: errors.New("not now")}
+	tr, g := claiming(t, f, table)
+	for range 2 {
+		asked := f.asked
+		g.Pools.Free(claim(t, tr).V4, time.Time{})
+		if _, err := tr.rinse(t.Context()); err != nil || f.asked == asked || !g.Pools.Tainted("a") {
+			t.Errorf("%v: the kernel was asked %d times; tainted is %t", err, f.asked-asked, g.Pools.Tainted("a"))
+		}
+	}
+	table.fails = nil
+	marks := table.marks
+	c := claim(t, tr)
+	if table.marks != marks+1 || table.lost || g.Pools.Tainted("a") || len(g.Pools.Doubtful(c.Addrs())) > 0 {
+		t.Errorf("%d marks, lost is %t, tainted %t, doubtful %v", table.marks-marks, table.lost, g.Pools.Tainted("a"), g.Pools.Doubtful(c.Addrs()))
+	}
+	g.Pools.Free(c.V4, time.Time{})
+	asked := f.asked
+	if tr.Unclaim(claim(t, tr)); f.asked != asked || table.marks != marks+1 {
+		t.Errorf("then the kernel was asked %d times, and marked %d times", f.asked-asked, table.marks-marks)
+	}
+	tr.Touched()
+	if claim(t, tr); f.asked == asked {
+		t.Error("behind a touched table the kernel was not asked")
+	}
+}
+
+// A pass leaves alone the address of a claim that it finds under way. That claim has the address forgotten itself.
+func TestTaintDuringAClaim(t *testing.T) {
+	f := &forgetful{}
+	table := &asking{noting: &noting{}}
+	tr, g := claiming(t, f, table.noting)
+	tr.node.Table = table
+	table.then = func() {
+		tr.Touched()
+		_, err := tr.rinse(t.Context())
+		nettest.Must(t, err)
+	}
+	c := claim(t, tr)
+	if f.asked != 1 || g.Pools.Tainted("a") || len(g.Pools.Doubtful(c.Addrs())) > 0 {
+		t.Errorf("the kernel was asked %d times; tainted %t; doubtful %v", f.asked, g.Pools.Tainted("a"), g.Pools.Doubtful(c.Addrs()))
+	}
+}
+
+// asking does something when a claim asks for strays, once.
+type asking struct {
+	*noting
+	then func()
+}
+
+func (a *asking) Strays(addrs []netip.Addr) ([]netip.Addr, bool, error) {
+	if then := a.then; then != nil && len(addrs) > 0 {
+		a.then = nil
+		then()
+	}
+	return a.noting.Strays(addrs)
 }

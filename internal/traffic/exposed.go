@@ -73,6 +73,19 @@ func (t *Traffic) Mapped(ms []nft.Mapping) {
 	}
 }
 
+// MappedAnew has the kernel forget flows that have pods' host ports of UDP or SCTP from before these were mapped. A pass
+// knows such flows by the node's addresses, and may have come while one of these was away; or the last agent may have
+// ended before its pass.
+func (t *Traffic) MappedAnew() {
+	t.mappings.Lock()
+	t.mappings.anew = true
+	t.mappings.Unlock()
+	select {
+	case t.mapped <- struct{}{}:
+	default:
+	}
+}
+
 // KeepMapped has the kernel forget the flows that had host ports before Mapped named these ports, and
 // no other flows, until ctx ends. The kernel forgets the first pod's flows at once. The next pass
 // repeats the search of a failed pass.
@@ -81,9 +94,15 @@ func (t *Traffic) KeepMapped(ctx context.Context) {
 	failed := 0 // passes in a row
 	for await(ctx, t.mapped, failed) {
 		t.mappings.Lock()
-		due.add(t.mappings.new)
-		t.mappings.new = nil
+		mapped, anew := t.mappings.new, t.mappings.anew
+		t.mappings.new, t.mappings.anew = nil, false
 		t.mappings.Unlock()
+		if due.add(mapped); anew {
+			due.add(t.ports.Datagrams())
+		}
+		if len(due) == 0 {
+			continue
+		}
 		if err := t.node.Tracked.ForgetMapped(due.pod); err == nil {
 			clear(due)
 			failed = 0

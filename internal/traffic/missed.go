@@ -83,8 +83,8 @@ func (t *Traffic) unmark() {
 	})
 }
 
-// marked reports whether an agent has left a mark. If the run folder cannot be asked, there is none.
-func (t *Traffic) marked() bool {
+// leftMark reports whether an agent has left a mark. If the run folder cannot be asked, there is none.
+func (t *Traffic) leftMark() bool {
 	_, err := patience.Call(&t.missed.calls, "look", markLimit, func() (fs.FileInfo, error) { return os.Lstat(t.Root.Missed()) }, nil)
 	return err == nil
 }

@@ -9,9 +9,7 @@ import (
 
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/engine"
-	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kinds/flows"
-	"github.com/berth-net/berth/internal/kinds/poolroute"
 	"github.com/berth-net/berth/internal/patience"
 )
 
@@ -41,16 +39,14 @@ func (t *Traffic) Rests() {
 }
 
 // rinse does a pass, if an address is due, and returns when the next address will be due;
-// zero: none rests. A caller waits for a pass that is under way already. As long as packets to a due address
-// have a way out of the node, others may begin new connections to it: such an address stays due for a
-// minute more, unless a claim needs it (claimed).
-func (t *Traffic) rinse(ctx context.Context, claimed bool) (next time.Time, err error) {
+// zero: none rests. A caller waits for a pass that is under way already.
+func (t *Traffic) rinse(ctx context.Context) (next time.Time, err error) {
 	done, err := t.turn.Take(ctx)
 	if err != nil {
 		return time.Time{}, err
 	}
 	defer done()
-	begun := time.Now()
+	begun, marked := time.Now(), t.marked()
 	pass := t.ground.Pools.Due(t.Clock.Now())
 	addrs, err := t.unknown(pass.Lost)
 	addrs = append(addrs, pass.Addrs...)
@@ -71,13 +67,9 @@ func (t *Traffic) rinse(ctx context.Context, claimed bool) (next time.Time, err 
 		}
 		return pass.Next, err
 	}
-	again := t.Clock.Now().Add(restOn)
-	t.ground.Pools.RestOn(pass, others, again)
-	if away, _ := t.node.Conn.Ways(pass.Addrs); !claimed && len(away) > 0 {
-		t.ground.Pools.Postpone(pass, away)
-		if pass.Next.IsZero() || again.Before(pass.Next) {
-			pass.Next = again
-		}
+	t.ground.Pools.RestOn(pass, others, t.Clock.Now().Add(restOn))
+	if !marked {
+		pass.Lost = nil // what begins meanwhile is not noted: they stay tainted
 	}
 	t.ground.Pools.Rinsed(pass)
 	t.failed.Store(nil)
@@ -98,7 +90,7 @@ func (t *Traffic) unknown(lost []netip.Prefix) ([]netip.Addr, error) {
 func (t *Traffic) KeepRinsed(ctx context.Context) {
 	failed := 0 // passes in a row
 	for ctx.Err() == nil {
-		next, err := t.rinse(ctx, false)
+		next, err := t.rinse(ctx)
 		if err != nil {
 			failed++
 			daemon.Sleep(ctx, patience.Backoff(RinseEvery, rinseAgain, failed), nil)
@@ -111,15 +103,6 @@ func (t *Traffic) KeepRinsed(ctx context.Context) {
 		} else if left > 0 {
 			daemon.Sleep(ctx, left, t.wake)
 		}
-	}
-}
-
-// Taint says that a hold was not as it should be, and was repaired. If the hold is a pool's
-// route, packets to addresses that nobody has may have left traces while it was missing.
-func (t *Traffic) Taint(h hold.Hold) {
-	if route, ok := h.Spec.(*poolroute.Spec); ok {
-		t.ground.Pools.Taint(route.CIDR)
-		t.Rests()
 	}
 }
 

@@ -37,11 +37,13 @@ type Traffic struct {
 		sync.Mutex
 		noted map[netip.Addr]bool
 	}
+	marking  sync.Mutex    // whoever sets the mark of the table's strays has it
 	missed   missed        // whether the table was missing then, or others have touched it
 	mapped   chan struct{} // has a token when mappings has host ports
 	mappings struct {      // host ports that were mapped since the last pass for these
 		sync.Mutex
-		new []nft.Mapping
+		new  []nft.Mapping
+		anew bool // the next pass is for all host ports
 	}
 }
 
@@ -55,7 +57,7 @@ type rinseErr struct {
 func New(d *daemon.Core, n *node.Node, g *ground.Ground, x *attachment.Index, p *ports.Ports) *Traffic {
 	one := func() chan struct{} { return make(chan struct{}, 1) }
 	t := &Traffic{Core: d, ground: g, node: n, index: x, ports: p, wake: one(), uncovered: one(), mapped: one()}
-	t.missed.now = t.marked()
+	t.missed.now = t.leftMark()
 	t.astray.noted = map[netip.Addr]bool{}
 	return t
 }

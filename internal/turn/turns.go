@@ -108,6 +108,9 @@ func (t *Turns[K]) next(key K) {
 // One is a single turn, which all callers wait for. The zero One is ready.
 type One struct{ turns Turns[struct{}] }
 
+// OneAside returns a One for which callers wait aside (Turns.Aside).
+func OneAside() One { return One{Turns[struct{}]{Aside: true}} }
+
 // Take waits for the turn until ctx ends; it fails with the cause of ctx. done ends the
 // turn; it must be called once.
 func (o *One) Take(ctx context.Context) (done func(), err error) {

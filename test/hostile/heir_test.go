@@ -1,6 +1,7 @@
 package hostile
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"os/exec"
@@ -51,8 +52,15 @@ func TestHeirHearsNothingForTheDead(t *testing.T) {
 
 // A machine outside asks a service of the node, which another program leads to an address of the pool that no pod has
 // and, for a while, has a way for: the connection goes to somebody else. Then the way and the service go, and a pod
-// gets the address. The machine goes on asking by its connection, which the kernel keeps. The pod hears nothing.
+// gets the address. The machine goes on asking by its connection, which the kernel keeps. The pod hears nothing, also if
+// somebody has flushed the node's rules meanwhile.
 func TestHeirHearsNothingThatWentElsewhere(t *testing.T) {
+	for _, flushed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("flushed is %t", flushed), func(t *testing.T) { hearsNothingThatWentElsewhere(t, flushed) })
+	}
+}
+
+func hearsNothingThatWentElsewhere(t *testing.T, flushed bool) {
 	n := newNode(t, "cooldown: 1s\n"+plain+"- {name: one, cidrs: [10.99.0.7/32]}\n")
 	former, err := n.tryAdd("former", `"pool":"one"`)
 	must(t, err)
@@ -84,6 +92,9 @@ func TestHeirHearsNothingThatWentElsewhere(t *testing.T) {
 	nettest.Run(t, nil, "nft delete table ip service")
 	if ask(); !kept() {
 		t.Fatal("the kernel has forgotten the connection")
+	}
+	if flushed {
+		nettest.Run(t, nil, "nft flush ruleset")
 	}
 	heir, err := n.tryAdd("heir", `"pool":"one"`)
 	must(t, err)

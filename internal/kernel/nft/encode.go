@@ -191,6 +191,11 @@ func (r *request) value(typ uint16, bytes string) netlink.Attribute {
 	return r.nest(typ, netlink.Attribute{Type: unix.NFTA_DATA_VALUE, Data: []byte(bytes)})
 }
 
+// flushSet deletes all elements of a set.
+func (r *request) flushSet(table string, s set) {
+	r.add(unix.NFT_MSG_DELSETELEM, 0, attr(unix.NFTA_SET_ELEM_LIST_TABLE, table), attr(unix.NFTA_SET_ELEM_LIST_SET, s.name))
+}
+
 // deleteSet deletes a set that no rule uses any more.
 func (r *request) deleteSet(table string, s set) {
 	r.add(unix.NFT_MSG_DELSET, 0, attr(unix.NFTA_SET_TABLE, table), attr(unix.NFTA_SET_NAME, s.name))

@@ -3,7 +3,6 @@ package nft
 import (
 	"encoding/binary"
 	"fmt"
-	"slices"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -57,21 +56,34 @@ func copyHeads(group uint32) []rule {
 	return rules
 }
 
-// dontTrack keeps connection tracking from what a live link sends by IPv6 behind an authentication header (AH,
-// RFC 4302). Connection tracking and the rewriting of ports look for the transport behind that header
-// (ipv6_skip_exthdr), and rules take the header itself for the transport (nft_set_pktinfo_ipv6): a pod could open
-// connections, get ports of the node, and send errors, and no rule about TCP, UDP, SCTP or ICMP would see it. What
-// is not tracked leaves the node by no other address than the pod's own. For IPv4 the header is a transport to both.
+// extensions are the next headers behind which connection tracking looks for the transport (ipv6_ext_hdr).
+var extensions = []byte{unix.IPPROTO_HOPOPTS, unix.IPPROTO_ROUTING, unix.IPPROTO_FRAGMENT, unix.IPPROTO_AH, unix.IPPROTO_NONE, unix.IPPROTO_DSTOPTS}
+
+// dontTrack keeps connection tracking from what a live link sends by IPv6 behind an extension header. Rules take an
+// authentication header (AH, RFC 4302) for the transport (nft_set_pktinfo_ipv6), and connection tracking and the
+// rewriting of ports look behind it (ipv6_skip_exthdr). And a pod can change extension headers while the packet passes:
+// copyHeads copies them only as far as it finds a transport. So a pod could open connections, get ports of the node,
+// and send errors, and no rule about TCP, UDP, SCTP or ICMP would see it. What is not tracked leaves the node by no
+// other address than the pod's own. The IPv6 header itself is the kernel's own copy (ip6_rcv_core), and joined
+// fragments have no fragment header any more.
 //
-// The rule has a chain of its own behind copyHeads, because the kernel looks for the transport once for a chain, and
-// a pod could change what is before the transport until copyHeads has copied it.
-//
-//	iifgroup 1073741824 meta nfproto ipv6 meta l4proto ah notrack
-func dontTrack(group uint32) rule {
-	return rule{
-		text:  fmt.Sprintf("iifgroup %d meta nfproto ipv6 meta l4proto ah notrack", group),
-		exprs: slices.Concat(enters(group), ipv6.protocol(), carriedBy(unix.IPPROTO_AH), []expr.Any{&expr.Notrack{}}),
+//	iifgroup != 1073741824 accept
+//	meta nfproto ipv4 accept
+//	ip6 nexthdr 0 notrack
+//	(the same with 43, 44, 51, 59 and 60)
+func dontTrack(group uint32) []rule {
+	rules := []rule{acceptOthers(group), {
+		text:  "meta nfproto ipv4 accept",
+		exprs: append(ipv4.protocol(), &expr.Verdict{Kind: expr.VerdictAccept}),
+	}}
+	for _, next := range extensions {
+		rules = append(rules, rule{
+			text: fmt.Sprintf("ip6 nexthdr %d notrack", next),
+			exprs: append(ipv6.load(6, 1),
+				&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{next}}, &expr.Notrack{}),
+		})
 	}
+	return rules
 }
 
 // acceptOthers lets packets that came in by no link of a group skip the other rules.

@@ -83,7 +83,7 @@ func (r Ruleset) String() string { return r.table(0).String() }
 // before connection tracking joins fragments (-400). The kernel joins fragments by the source address
 // that they claim, even if they came by different links, and the joined packet counts as one that came
 // by the last fragment's link. The rules of copyHeads come right behind the joining, because before the
-// joining a header may be in several fragments. The chain ah_in comes behind these, and before connection
+// joining a header may be in several fragments. The chain plain_in comes behind these, and before connection
 // tracking. In postrouting, priority raw comes before masquerade too; packets that the host itself sends
 // pass only through postrouting. The chain new_in counts new
 // connections, and compares their sources with the pools, after connection tracking has seen the
@@ -124,7 +124,7 @@ func (r Ruleset) table(lacks Parts) table {
 			name: "heads_in", typ: "filter", hook: hookPrerouting, priority: priorityDefragged, rules: copyHeads(r.Live),
 		})
 		if tracks || r.HostPorts && lacks&HostPorts == 0 {
-			t.chains = append(t.chains, chain{name: "ah_in", typ: "filter", hook: hookPrerouting, priority: priorityRaw, rules: []rule{dontTrack(r.Live)}})
+			t.chains = append(t.chains, chain{name: "plain_in", typ: "filter", hook: hookPrerouting, priority: priorityRaw, rules: dontTrack(r.Live)})
 		}
 		begins := chain{name: "new_in", typ: "filter", hook: hookPrerouting, priority: priorityMangle}
 		if tracks {

@@ -121,9 +121,16 @@ func TestRulesetString(t *testing.T) {
 		@th,320,128 set @th,320,128 comment "ownerowner"
 	}
 
-	chain ah_in {
+	chain plain_in {
 		type filter hook prerouting priority raw; policy accept;
-		iifgroup 1073741824 meta nfproto ipv6 meta l4proto ah notrack comment "ownerowner"
+		iifgroup != 1073741824 accept comment "ownerowner"
+		meta nfproto ipv4 accept comment "ownerowner"
+		ip6 nexthdr 0 notrack comment "ownerowner"
+		ip6 nexthdr 43 notrack comment "ownerowner"
+		ip6 nexthdr 44 notrack comment "ownerowner"
+		ip6 nexthdr 51 notrack comment "ownerowner"
+		ip6 nexthdr 59 notrack comment "ownerowner"
+		ip6 nexthdr 60 notrack comment "ownerowner"
 	}
 
 	chain new_in {

@@ -21,11 +21,19 @@ import (
 // noted address before the connections of the address are forgotten (Strays, ClearStrays).
 //
 // The rules are in chains of type nat, which only the first packet of a connection passes. These chains come before
-// others of the type, because the kernel asks no further chain once one has rewritten the packet. An address that
-// finds no room in the set is not noted.
+// others of the type and hook, because the kernel asks no further chain once one has rewritten the packet.
+//
+// The sets of strays lose what they have noted if somebody deletes, flushes or replaces the table, and a full set takes
+// no further address. So each set has a mark, 0.0.0.0 or ::, which only MarkStrays puts there. Without the mark nobody
+// knows which addresses are strays. The mark goes with all else in the set, and the packet whose address finds no room
+// deletes the mark.
 
-// priorityStrays is before all chains that rewrite a packet's source.
-const priorityStrays = prioritySrcnat - 10
+const (
+	// priorityStrays is nearly the lowest that a chain of type nat can have (-199).
+	priorityStrays priority = -190
+	// priorityStraysFrom is behind dropFromElsewhere: nobody outside fills the set in a pod's name.
+	priorityStraysFrom = priorityDstnat - 10
+)
 
 func strays(f family) set { return set{name: "strays" + f.suffix, of: f.datatype, dynamic: true} }
 
@@ -33,33 +41,53 @@ func strays(f family) set { return set{name: "strays" + f.suffix, of: f.datatype
 func noteStrays(low, high uint32) (sets []set, chains []chain) {
 	out := chain{name: "strays_out", typ: "nat", hook: hookPostrouting, priority: priorityStrays}
 	in := chain{name: "strays_in", typ: "nat", hook: hookInput, priority: priorityStrays}
-	from := chain{name: "strays_from", typ: "nat", hook: hookPrerouting, priority: priorityDstnat - 10}
+	from := chain{name: "strays_from", typ: "nat", hook: hookPrerouting, priority: priorityStraysFrom}
 	for _, f := range []family{ipv4, ipv6} {
 		sets = append(sets, strays(f))
-		out.rules = append(out.rules, f.noteStray("oifgroup", low, high, f.daddr))
-		in.rules = append(in.rules, f.noteStray("iifgroup", low, high, f.daddr))
-		from.rules = append(from.rules, f.noteStray("iifgroup", low, high, f.saddr))
+		out.rules = append(out.rules, f.noteStray("oifgroup", low, high, f.daddr)...)
+		in.rules = append(in.rules, f.noteStray("iifgroup", low, high, f.daddr)...)
+		from.rules = append(from.rules, f.noteStray("iifgroup", low, high, f.saddr)...)
 	}
 	return sets, []chain{out, in, from}
 }
 
 // noteStray notes the address at offset in the network header, if it is in the pools and the packet's link is in none
-// of the groups.
+// of the groups. If there is no room for the address, it deletes the mark.
 //
 //	oifgroup != 1073741824-1073742847 ip daddr @pools4 add @strays4 { ip daddr }
-func (f family) noteStray(word string, low, high, offset uint32) rule {
-	addr := f.word + " daddr"
+//	oifgroup != 1073741824-1073742847 ip daddr @pools4 ip daddr != @strays4 delete @strays4 { 0.0.0.0 }
+func (f family) noteStray(word string, low, high, offset uint32) []rule {
+	addr, set, mark := f.word+" daddr", strays(f).name, f.mark()
 	if offset == f.saddr {
 		addr = f.word + " saddr"
 	}
 	groups, exprs := notInGroups(word, low, high)
-	return rule{
-		text: fmt.Sprintf("%s %s @pools%s add @%s { %s }", groups, addr, f.suffix, strays(f).name, addr),
-		exprs: slices.Concat(exprs, f.protocol(), f.match(offset, "pools"+f.suffix, false), []expr.Any{
-			f.address(offset, f.datatype.Bytes),
-			&expr.Dynset{SrcRegKey: reg, SetName: strays(f).name, Operation: unix.NFT_DYNSET_OP_ADD},
-		}),
+	text := fmt.Sprintf("%s %s @pools%s", groups, addr, f.suffix)
+	exprs = slices.Concat(exprs, f.protocol(), f.match(offset, "pools"+f.suffix, false))
+	return []rule{
+		{
+			text: fmt.Sprintf("%s add @%s { %s }", text, set, addr),
+			exprs: slices.Concat(exprs, []expr.Any{
+				f.address(offset, f.datatype.Bytes),
+				&expr.Dynset{SrcRegKey: reg, SetName: set, Operation: unix.NFT_DYNSET_OP_ADD},
+			}),
+		},
+		{
+			text: fmt.Sprintf("%s %s != @%s delete @%s { %s }", text, addr, set, set, mark),
+			exprs: slices.Concat(exprs, f.match(offset, set, true), []expr.Any{
+				&expr.Immediate{Register: reg, Data: mark.AsSlice()},
+				&expr.Dynset{SrcRegKey: reg, SetName: set, Operation: deleteFrom},
+			}),
+		},
 	}
+}
+
+// mark returns the element that shows that a set of strays has all strays since MarkStrays. No pod has this address.
+func (f family) mark() netip.Addr {
+	if f.proto == ipv4.proto {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
 }
 
 // straysOf returns the name of the set of strays of an address's family.
@@ -71,30 +99,65 @@ func straysOf(a netip.Addr) string {
 }
 
 // Strays returns those among addrs that have begun a connection with somebody by a link that is none of the
-// instance's. A table without host ports, or a kernel that lacks what they need (HostPorts), knows of none.
+// instance's, since the last MarkStrays or ClearStrays. whole is false if the table may have lost strays that it had
+// noted; then found may lack some of them. A table that is gone, or without host ports, or on a kernel that lacks what
+// these need (HostPorts), is never whole.
 //
 //	get element inet NAME strays4 { ADDR }
-func (t *Tables) Strays(instance string, addrs []netip.Addr) (found []netip.Addr, err error) {
+func (t *Tables) Strays(instance string, addrs []netip.Addr) (found []netip.Addr, whole bool, err error) {
 	err = t.conns.asking(func(c *netlink.Conn) error {
-		for _, a := range addrs {
+		has := func(a netip.Addr) (bool, error) {
 			var r request
 			asked := r.element(stamp.Table(instance), straysOf(a), a)
 			if r.err != nil {
-				return r.err
+				return false, r.err
 			}
-			switch _, err := ask(c, unix.NFT_MSG_GETSETELEM, 0, asked...); {
-			case err == nil:
-				found = append(found, a)
-			case !errors.Is(err, unix.ENOENT):
+			_, err := ask(c, unix.NFT_MSG_GETSETELEM, 0, asked...)
+			if errors.Is(err, unix.ENOENT) {
+				return false, nil
+			}
+			return err == nil, err
+		}
+		for _, a := range addrs {
+			stray, err := has(a)
+			if err != nil {
 				return err
 			}
+			if stray {
+				found = append(found, a)
+			}
 		}
-		return nil
+		// After the addresses: the set has been there, with all that it had noted, when these were looked for.
+		var marked4, marked6 bool
+		marked4, err := has(ipv4.mark())
+		if err == nil {
+			marked6, err = has(ipv6.mark())
+		}
+		whole = marked4 && marked6
+		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("looking for strays in nftables table %s: %w", stamp.Table(instance), kernel.Classify(err))
+		return nil, false, fmt.Errorf("looking for strays in nftables table %s: %w", stamp.Table(instance), kernel.Classify(err))
 	}
-	return found, nil
+	return found, whole, nil
+}
+
+// MarkStrays empties the sets of strays. From then on, Strays tells of all strays. The caller sees to it that the kernel
+// forgets all connections of the pools' free addresses which may have begun before.
+//
+//	flush set inet NAME strays4; add element inet NAME strays4 { 0.0.0.0 }; and the same for IPv6
+func (t *Tables) MarkStrays(instance string) error {
+	err := t.transact(func(r *request) {
+		table := stamp.Table(instance)
+		for _, f := range []family{ipv4, ipv6} {
+			r.flushSet(table, strays(f))
+			r.add(unix.NFT_MSG_NEWSETELEM, netlink.Create, r.element(table, strays(f).name, f.mark())...)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("marking the sets of strays in nftables table %s: %w", stamp.Table(instance), kernel.Classify(err))
+	}
+	return nil
 }
 
 // ClearStrays says that addresses which Strays has found are noted no more. The caller forgets the connections of the

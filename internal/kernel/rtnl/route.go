@@ -197,13 +197,13 @@ func IsLocal(addr netip.Addr, local *bool) Request {
 	return r
 }
 
-// Ways returns the addresses among addrs to which packets of the node have a way: `away`, by a route to more
-// addresses; `own`, to the node itself, or by a route to the address alone. An unreachable route is none, and
-// neither list has an address for which the look-up fails. Policy rules apply.
+// Reached returns the addresses among addrs that the node itself has, or to which packets of the node have a way by a
+// route to the address alone. An unreachable route is no way. Reached leaves out an address for which the look-up fails.
+// Policy rules apply.
 //
 //	ip route get fibmatch ADDR
-func (c *Conn) Ways(addrs []netip.Addr) (away, own []netip.Addr) {
-	ways := make([]*[]netip.Addr, len(addrs))
+func (c *Conn) Reached(addrs []netip.Addr) (reached []netip.Addr) {
+	own := make([]bool, len(addrs))
 	rs := make([]Request, len(addrs))
 	for i, a := range addrs {
 		rs[i] = MatchRoute(a, nil)
@@ -212,30 +212,17 @@ func (c *Conn) Ways(addrs []netip.Addr) (away, own []netip.Addr) {
 				return fmt.Errorf("netlink message of %d bytes, less than %d", len(b), unix.SizeofRtMsg)
 			}
 			m := nl.DeserializeRtMsg(b)
-			switch {
-			case m.Type != unix.RTN_UNICAST && m.Type != unix.RTN_LOCAL:
-			case int(m.Dst_len) == a.BitLen():
-				ways[i] = &own
-			default:
-				ways[i] = &away
-			}
+			own[i] = (m.Type == unix.RTN_UNICAST || m.Type == unix.RTN_LOCAL) && int(m.Dst_len) == a.BitLen()
 			return nil
 		}
 	}
 	c.Each(rs...)
-	for i, way := range ways {
-		if way != nil {
-			*way = append(*way, addrs[i])
+	for i, a := range addrs {
+		if own[i] {
+			reached = append(reached, a)
 		}
 	}
-	return away, own
-}
-
-// Reached returns the addresses among addrs that the node itself has, or to which the node has a
-// route for the address alone.
-func (c *Conn) Reached(addrs []netip.Addr) []netip.Addr {
-	_, own := c.Ways(addrs)
-	return own
+	return reached
 }
 
 // RouteFilter chooses among Berth's routes.

@@ -142,13 +142,23 @@ func (k *Keeper) UnmapOther(instance string, gone []nft.Port, whole bool) error 
 }
 
 // Strays returns those among addrs that have begun a connection with somebody by a link that is none of the instance's
-// (nft.Tables.Strays). It waits for nobody who changes the table.
-func (k *Keeper) Strays(addrs []netip.Addr) ([]netip.Addr, error) {
+// (nft.Tables.Strays). whole is false if the table may have lost some of them. Strays waits for nobody who changes the
+// table.
+func (k *Keeper) Strays(addrs []netip.Addr) (found []netip.Addr, whole bool, err error) {
 	return k.tables.Strays(k.name, addrs)
 }
 
 // ClearStrays says that addresses which Strays has found are noted no more.
 func (k *Keeper) ClearStrays(addrs []netip.Addr) error { return k.tables.ClearStrays(k.name, addrs) }
+
+// MarkStrays makes Strays whole again (nft.Tables.MarkStrays). If the kernel lacks what this needs, the error is
+// kernel.ErrUnsupported.
+func (k *Keeper) MarkStrays() error {
+	if k.tables.Lacks()&nft.HostPorts != 0 {
+		return fmt.Errorf("noting strays: %w: this kernel lacks something of what host ports need", kernel.ErrUnsupported)
+	}
+	return k.tables.MarkStrays(k.name)
+}
 
 func (k *Keeper) read() (map[hold.ID][]nft.Mapping, error) {
 	all, err := k.tables.Mapped(k.want.Instance)

@@ -97,8 +97,9 @@ type tables interface {
 	Unmap(instance string, ports []nft.Port) error
 	Mapped(instance string) ([]nft.Port, error)
 	Others(instance string) (map[string][]nft.Port, error)
-	Strays(instance string, addrs []netip.Addr) ([]netip.Addr, error)
+	Strays(instance string, addrs []netip.Addr) (found []netip.Addr, whole bool, err error)
 	ClearStrays(instance string, addrs []netip.Addr) error
+	MarkStrays(instance string) error
 	Watch(instance string) (*nft.Watch, error)
 }
 

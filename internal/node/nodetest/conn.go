@@ -98,8 +98,6 @@ func (c conn) Routes(f rtnl.RouteFilter) ([]rtnl.Route, error) {
 	return all, nil
 }
 
-func (c conn) Ways(addrs []netip.Addr) (away, own []netip.Addr) { return nil, c.Reached(addrs) }
-
 // Reached returns the addresses that a host route leads to.
 func (c conn) Reached(addrs []netip.Addr) []netip.Addr {
 	c.mu.Lock()

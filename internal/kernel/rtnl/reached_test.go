@@ -8,9 +8,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// Ways tells addresses to which packets go nowhere from those that others may reach, and these from those
-// that somebody has.
-func TestWays(t *testing.T) {
+// Reached tells addresses that somebody has from those to which packets go nowhere, or by a route to more addresses.
+func TestReached(t *testing.T) {
 	pod := nettest.Pod(t)
 	at := open(t, pod)
 	for _, c := range []string{
@@ -28,8 +27,7 @@ func TestWays(t *testing.T) {
 	}
 	nowhere := addrs("10.88.0.7", "10.89.0.7", "203.0.113.1", "fd00:88::7", "fd00:89::7", "2001:db8::1")
 	away, own := addrs("10.88.1.8", "fd00:88::1:8"), addrs("10.88.1.7", "192.0.2.9", "fd00:88::1:7", "::1")
-	gotAway, gotOwn := at.Ways(slices.Concat(nowhere, own, away))
-	if !slices.Equal(gotAway, away) || !slices.Equal(gotOwn, own) {
-		t.Errorf("away are %v, own %v; want %v and %v", gotAway, gotOwn, away, own)
+	if got := at.Reached(slices.Concat(nowhere, own, away)); !slices.Equal(got, own) {
+		t.Errorf("reached are %v, want %v", got, own)
 	}
 }

@@ -1,0 +1,120 @@
+package traffic
+
+import (
+	"errors"
+	"net/netip"
+
+	"github.com/berth-net/berth/internal/kernel"
+	"github.com/berth-net/berth/internal/kernel/nft"
+)
+
+// While nobody has an address of a pool, somebody may begin a connection with it that goes past the pods: the pool's
+// route is missing, another program's route goes before it, or another program's pod has the address. The table notes
+// such addresses (nft.Tables.Strays). A claim asks whether its addresses are among them, and has the kernel forget their
+// connections.
+//
+// What the table has noted can get lost, with the table or without it. The table shows that, by a mark that is gone. Then
+// all addresses are suspect, those that are free (ipam.IPAM.Taint) and those that are being claimed, and the agent sets
+// the mark again. A kernel that lacks what host ports need notes nothing, and never has the mark: there each claim has
+// the connections of its addresses forgotten.
+
+// all are the prefixes of all addresses.
+var all = [...]netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
+
+// strays returns those among claimed addresses that the table has noted, and clears what it has noted of them: what
+// begins while the kernel forgets is noted anew. whole is false if the table may have lost some of them, or does not answer.
+func (t *Traffic) strays(claimed []netip.Addr) (strays []netip.Addr, whole bool, err error) {
+	type answer struct {
+		found []netip.Addr
+		whole bool
+	}
+	got, err := within(t, "strays", func() (a answer, err error) {
+		a.found, a.whole, err = t.node.Table.Strays(claimed)
+		return a, err
+	})
+	if len(got.found) > 0 {
+		_, unclear := within(t, "clear", func() (struct{}, error) { return struct{}{}, t.node.Table.ClearStrays(got.found) })
+		err = errors.Join(err, unclear)
+	}
+	return t.noted(claimed, got.found), got.whole, err
+}
+
+// Touched says that others may have touched the table: what it notes, or should have noted, may be lost.
+func (t *Traffic) Touched() {
+	t.taintAll()
+	t.Rests()
+	t.Exposed()
+}
+
+// taintAll says that nobody knows with which addresses somebody has begun connections past the pods.
+func (t *Traffic) taintAll() {
+	for _, prefix := range all {
+		t.ground.Pools.Taint(prefix)
+	}
+}
+
+// suspect taints all addresses, and then sets the mark. A pass that begins in between must not end the taint (marked).
+func (t *Traffic) suspect() error {
+	if !t.notes() {
+		return nil
+	}
+	t.taintAll()
+	_, err := within(t, "mark", func() (none struct{}, err error) {
+		t.marking.Lock()
+		defer t.marking.Unlock()
+		if _, whole, err := t.node.Table.Strays(nil); whole || err != nil { // another claim has set the mark
+			return none, err
+		}
+		return none, t.node.Table.MarkStrays()
+	})
+	if errors.Is(err, kernel.ErrNotFound) {
+		return nil // the table is gone, and the agent is about to write it: the next claim or pass sets the mark
+	}
+	return err
+}
+
+// notes reports whether the kernel has what the table needs to note strays.
+func (t *Traffic) notes() bool { return t.node.Table.Lacks()&nft.HostPorts == 0 }
+
+// marked sets the mark if it is gone, and reports whether the table notes all strays from now on. It is true, too, on a
+// kernel that notes none.
+func (t *Traffic) marked() bool {
+	if !t.notes() {
+		return true
+	}
+	for range 2 {
+		_, whole, err := t.node.Table.Strays(nil)
+		if whole || err != nil {
+			return whole
+		}
+		if t.suspect() != nil {
+			return false // the next claim tells of the error
+		}
+	}
+	return false
+}
+
+// noted returns those among addrs that the table notes now (found), or has noted before the kernel was last asked in vain
+// to forget their connections.
+func (t *Traffic) noted(addrs, found []netip.Addr) (all []netip.Addr) {
+	t.astray.Lock()
+	defer t.astray.Unlock()
+	for _, a := range found {
+		t.astray.noted[a] = true
+	}
+	for _, a := range addrs {
+		if t.astray.noted[a] {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// forgot notes that the kernel has forgotten the connections of addresses.
+func (t *Traffic) forgot(addrs []netip.Addr) {
+	t.astray.Lock()
+	defer t.astray.Unlock()
+	for _, a := range addrs {
+		delete(t.astray.noted, a)
+	}
+}
