@@ -1,4 +1,4 @@
-package containerd
+package programs
 
 import (
 	"archive/tar"
@@ -12,17 +12,9 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/berth-net/berth/internal/nettest"
 )
-
-// imageName is the one image of these tests: of the pods' sandboxes and of
-// their containers.
-const imageName = "berth.test/busybox:1"
-
-// applets are the commands that containers run.
-var applets = []string{"sh", "ip", "ping", "ping6", "sleep"}
-
-// sleeper is what sandboxes and containers run: a long sleep.
-var sleeper = []string{"/bin/sleep", "86400"}
 
 // blob is a part of an image as other parts name it (OCI image spec, descriptor).
 type blob struct {
@@ -32,11 +24,11 @@ type blob struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// writeImage writes an archive in the OCI image layout, with busybox and
-// nothing else in it.
-func writeImage(t *testing.T, file string) {
+// WriteImage writes an archive in the OCI image layout: an image with that name, of busybox under the names
+// of these applets. The image's command is a long sleep.
+func WriteImage(t testing.TB, file, name string, applets ...string) {
 	t.Helper()
-	layer := archive(t, layerFiles(t))
+	layer := archive(t, layerFiles(t, applets))
 	parts := map[string][]byte{"oci-layout": []byte(`{"imageLayoutVersion": "1.0.0"}`)}
 	add := func(mediaType string, content []byte) blob {
 		digest := fmt.Sprintf("%x", sha256.Sum256(content))
@@ -46,30 +38,30 @@ func writeImage(t *testing.T, file string) {
 	layerBlob := add("application/vnd.oci.image.layer.v1.tar", layer)
 	config := add("application/vnd.oci.image.config.v1+json", encode(t, map[string]any{
 		"created": time.Unix(0, 0).UTC(), "architecture": runtime.GOARCH, "os": "linux",
-		"config": map[string]any{"Cmd": sleeper, "Env": []string{"PATH=/bin"}},
+		"config": map[string]any{"Cmd": []string{"/bin/sleep", "86400"}, "Env": []string{"PATH=/bin"}},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{layerBlob.Digest}},
 	}))
 	manifest := add("application/vnd.oci.image.manifest.v1+json", encode(t, map[string]any{
 		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
 		"config": config, "layers": []blob{layerBlob},
 	}))
-	manifest.Annotations = map[string]string{"io.containerd.image.name": imageName}
+	manifest.Annotations = map[string]string{"io.containerd.image.name": name}
 	parts["index.json"] = encode(t, map[string]any{"schemaVersion": 2, "manifests": []blob{manifest}})
 
 	var files []tarFile
 	for name, content := range parts {
 		files = append(files, tarFile{name: name, mode: 0o644, content: content})
 	}
-	must(t, os.WriteFile(file, archive(t, files), 0o644))
+	nettest.Must(t, os.WriteFile(file, archive(t, files), 0o644))
 }
 
-// layerFiles are the files of the image: busybox under its applets' names.
-func layerFiles(t *testing.T) []tarFile {
+// layerFiles are the files of an image: busybox under its applets' names.
+func layerFiles(t testing.TB, applets []string) []tarFile {
 	t.Helper()
 	path, err := exec.LookPath("busybox")
-	must(t, err)
+	nettest.Must(t, err)
 	busybox, err := os.ReadFile(path)
-	must(t, err)
+	nettest.Must(t, err)
 	files := []tarFile{{name: "bin/busybox", mode: 0o755, content: busybox}}
 	for _, a := range applets {
 		files = append(files, tarFile{name: filepath.Join("bin", a), mode: 0o777, link: "busybox"})
@@ -85,7 +77,7 @@ type tarFile struct {
 	link    string
 }
 
-func archive(t *testing.T, files []tarFile) []byte {
+func archive(t testing.TB, files []tarFile) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
@@ -94,18 +86,18 @@ func archive(t *testing.T, files []tarFile) []byte {
 		if f.link != "" {
 			h.Typeflag, h.Linkname = tar.TypeSymlink, f.link
 		}
-		must(t, w.WriteHeader(h))
+		nettest.Must(t, w.WriteHeader(h))
 		if _, err := w.Write(f.content); err != nil {
 			t.Fatal(err)
 		}
 	}
-	must(t, w.Close())
+	nettest.Must(t, w.Close())
 	return out.Bytes()
 }
 
-func encode(t *testing.T, v any) []byte {
+func encode(t testing.TB, v any) []byte {
 	t.Helper()
 	raw, err := json.Marshal(v)
-	must(t, err)
+	nettest.Must(t, err)
 	return raw
 }

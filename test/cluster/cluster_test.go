@@ -1,0 +1,94 @@
+package cluster
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
+)
+
+// cluster is a control plane and nodes on one segment.
+type cluster struct {
+	*control
+	nodes []*node
+}
+
+// startCluster starts a cluster, and returns when its nodes are ready and have routes to each other's pods.
+func startCluster(t *testing.T, nodes int) *cluster {
+	t.Helper()
+	nettest.Need(t)
+	programs.Root(t, "containerd and the kubelet need the machine's own root")
+	programs.Need(t, "containerd", "ctr", "runc", "busybox")
+	bin := kubernetes(t)
+	began := time.Now()
+	done := func(what string) {
+		t.Logf("%s after %s", what, time.Since(began).Round(100*time.Millisecond))
+	}
+	for _, command := range []string{
+		"ip link add br0 type bridge", "ip addr add " + world4 + "/24 dev br0", "ip addr add " + world6 + "/64 dev br0 nodad", "ip link set br0 up",
+	} {
+		nettest.Run(t, nil, command)
+	}
+	t.Cleanup(func() { nettest.Run(t, nil, "ip link del br0") })
+	image := filepath.Join(t.TempDir(), "image.tar")
+	programs.WriteImage(t, image, imageName, "sh", "ping", "sleep", "httpd", "wget", "echo", "cat")
+	var names []string
+	for i := range nodes {
+		names = append(names, nodeName(i+1))
+	}
+	c := &cluster{control: startControl(t, bin, names)}
+	done("the API server is ready")
+	for i := range nodes {
+		c.nodes = append(c.nodes, startNode(t, c.control, i+1, image))
+		done(names[i] + "'s programs run")
+	}
+	for _, n := range c.nodes {
+		n.kubelet.until(n.name+" to be ready", func() bool {
+			out, err := c.kubectl("get", "node", n.name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status} {.spec.podCIDRs}`)
+			return err == nil && strings.HasPrefix(out, "True [")
+		})
+		done(n.name + " is ready")
+	}
+	for _, n := range c.nodes {
+		nettest.Eventually(t, n.name+" to have routes to all others", func() bool { return len(n.ways()) == 2*(nodes-1) })
+	}
+	nettest.Eventually(t, "the default service account", func() bool {
+		_, err := c.kubectl("get", "serviceaccount", "default")
+		return err == nil
+	})
+	done("the nodes have routes to each other")
+	return c
+}
+
+// kubernetes returns the folder of the cluster's programs, which test/cluster/build fills.
+func kubernetes(t *testing.T) string {
+	t.Helper()
+	cache, err := os.UserCacheDir()
+	must(t, err)
+	mod, err := exec.Command("go", "-C", "programs", "mod", "edit", "-print").Output()
+	must(t, err)
+	_, version, _ := strings.Cut(string(mod), "k8s.io/kubernetes ")
+	dir := filepath.Join(cache, "berth", "k8s-"+strings.Fields(version)[0])
+	if _, err := os.Stat(filepath.Join(dir, ".stamp")); err != nil {
+		programs.Missing(t, "the programs of Kubernetes are missing: run `make cluster`")
+	}
+	return dir
+}
+
+// ways returns the node's routes to other nodes' pods, as the kernel has them.
+func (n *node) ways() (ways []string) {
+	n.t.Helper()
+	for line := range strings.Lines(nettest.Snapshot(n.t, n.net).Only("route").String()) {
+		if strings.Contains(line, " via "+world4[:strings.LastIndex(world4, ".")+1]) || strings.Contains(line, " via 2001:db8::") {
+			if !strings.Contains(line, " default ") && !strings.Contains(line, "via "+world4+" ") && !strings.Contains(line, "via "+world6+" ") {
+				ways = append(ways, line)
+			}
+		}
+	}
+	return ways
+}

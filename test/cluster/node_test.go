@@ -1,0 +1,151 @@
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
+)
+
+// imageName is the image of all pods, and of their sandboxes.
+const imageName = "berth.test/busybox:1"
+
+// node is a machine with a containerd, a kubelet and a berthd.
+type node struct {
+	*machine
+	number int
+	bin    string // folder of Berth's programs
+
+	containerd, kubelet, berthd *daemon
+}
+
+// cgroup is the cgroup of the node's pods.
+func (n *node) cgroup() string {
+	return "/berth-cluster-" + strconv.Itoa(os.Getpid()) + "-" + nodeName(n.number)
+}
+
+func (n *node) address4() string { return fmt.Sprintf("192.0.2.%d", n.number) }
+func (n *node) address6() string { return fmt.Sprintf("2001:db8::%d", n.number) }
+
+// nodeName is the name of the n-th node, from 1 on.
+func nodeName(n int) string { return "n" + strconv.Itoa(n) }
+
+// startNode starts a node, and returns when its kubelet runs. image is a file of WriteImage.
+func startNode(t *testing.T, c *control, number int, image string) *node {
+	t.Helper()
+	at := nettest.Node(t)
+	name := nodeName(number)
+	n := &node{number: number, bin: programs.Own(t)}
+	programs.MakeCgroup(t, n.cgroup())
+	n.machine = startMachine(t, name, at)
+	for _, command := range []string{ // an uplink into the bridge
+		"ip link add u" + name + " type veth peer name eth0 netns " + filepath.Base(at.Ref().Path),
+		"ip link set u" + name + " addrgenmode none",
+		"ip link set u" + name + " master br0 up",
+	} {
+		nettest.Run(t, nil, command)
+	}
+	for _, command := range []string{
+		"ip addr add " + n.address4() + "/24 dev eth0",
+		"ip addr add " + n.address6() + "/64 dev eth0 nodad",
+		"ip link set eth0 up",
+		"ip route add default via " + world4,
+		"ip route add default via " + world6,
+	} {
+		nettest.Run(t, at, command)
+	}
+	n.startContainerd(image)
+	n.startBerth(c)
+	n.startKubelet(c)
+	return n
+}
+
+// containerdConfig is containerd 1.6's (version 2), with its default folders. The native snapshotter copies an image for each
+// container, and works on every file system.
+const containerdConfig = `version = 2
+disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs", "io.containerd.tracing.processor.v1.otlp"]
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "` + imageName + `"
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "native"
+`
+
+func (n *node) startContainerd(image string) {
+	n.t.Helper()
+	n.write("etc/containerd/config.toml", containerdConfig)
+	n.containerd = n.daemon(found(n.t, "containerd"))
+	ctr := found(n.t, "ctr")
+	n.containerd.until("containerd to serve", func() bool {
+		_, err := n.run(ctr, "version")
+		return err == nil
+	})
+	n.mustRun(ctr, "--namespace", "k8s.io", "images", "import", "--snapshotter", "native", image)
+}
+
+func (n *node) startBerth(c *control) {
+	n.t.Helper()
+	n.write("etc/berth/kubeconfig", c.kubeconfig(agent))
+	n.write("etc/berth/berthd.yaml", fmt.Sprintf("kubernetes: {node: %s, kubeconfig: /etc/berth/kubeconfig}\n", n.name))
+	n.berthd = n.daemon(filepath.Join(n.bin, "berthd"))
+	n.berthd.until("berthd to serve", func() bool {
+		_, err := n.run(filepath.Join(n.bin, "berth"), "status")
+		return err == nil
+	})
+	n.t.Log(n.berth("install"))
+}
+
+// berth runs the CLI, which may not fail.
+func (n *node) berth(args ...string) string {
+	n.t.Helper()
+	return n.mustRun(filepath.Join(n.bin, "berth"), args...)
+}
+
+// kubeletConfig is for a machine with cgroups of version 1, and without CAP_SYS_RESOURCE. The cluster's network lets
+// nobody else in, so the kubelet asks nobody who they are. %s is the cgroup of the node's pods.
+const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
+authorization: {mode: AlwaysAllow}
+failCgroupV1: false
+cgroupDriver: cgroupfs
+cgroupRoot: %s
+cgroupsPerQOS: false
+enforceNodeAllocatable: []
+localStorageCapacityIsolation: false
+failSwapOn: false
+oomScoreAdj: 0
+makeIPTablesUtilChains: false
+resolvConf: ""
+imageGCHighThresholdPercent: 100
+evictionHard: {memory.available: 1Mi}
+`
+
+func (n *node) startKubelet(c *control) {
+	n.t.Helper()
+	n.write("etc/kubernetes/kubeconfig", c.kubeconfig(kubeletOf(n.name)))
+	n.write("etc/kubernetes/kubelet.yaml", fmt.Sprintf(kubeletConfig, n.cgroup()))
+	n.kubelet = n.daemon(c.program("kubelet"), "--config=/etc/kubernetes/kubelet.yaml", "--kubeconfig=/etc/kubernetes/kubeconfig",
+		"--hostname-override="+n.name, "--node-ip="+n.address4()+","+n.address6())
+}
+
+// found returns the path of a program.
+func found(t testing.TB, name string) string {
+	t.Helper()
+	programs.Need(t, name)
+	return nettest.Program(t, name)
+}
+
+// attachments returns how many attachments the node's agent has.
+func (n *node) attachments() int {
+	n.t.Helper()
+	return strings.Count(n.berth("attachments", "-o", "json"), `"containerID"`)
+}
