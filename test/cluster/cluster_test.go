@@ -23,7 +23,7 @@ func startCluster(t *testing.T, nodes int) *cluster {
 	t.Helper()
 	nettest.Need(t)
 	programs.Root(t, "containerd and the kubelet need the machine's own root")
-	programs.Need(t, "containerd", "ctr", "runc", "busybox")
+	programs.Need(t, "containerd", "ctr", "runc")
 	bin := kubernetes(t)
 	began := time.Now()
 	done := func(what string) {
@@ -35,8 +35,7 @@ func startCluster(t *testing.T, nodes int) *cluster {
 		nettest.Run(t, nil, command)
 	}
 	t.Cleanup(func() { nettest.Run(t, nil, "ip link del br0") })
-	image := filepath.Join(t.TempDir(), "image.tar")
-	programs.WriteImage(t, image, imageName, "sh", "ping", "sleep", "httpd", "wget", "echo", "cat")
+	image := writeImage(t)
 	var names []string
 	for i := range nodes {
 		names = append(names, nodeName(i+1))

@@ -12,9 +12,6 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// imageName is the image of all pods, and of their sandboxes.
-const imageName = "berth.test/busybox:1"
-
 // node is a machine with a containerd, a kubelet and a berthd.
 type node struct {
 	*machine
@@ -35,7 +32,7 @@ func (n *node) address6() string { return fmt.Sprintf("2001:db8::%d", n.number) 
 // nodeName is the name of the n-th node, from 1 on.
 func nodeName(n int) string { return "n" + strconv.Itoa(n) }
 
-// startNode starts a node, and returns when its kubelet runs. image is a file of WriteImage.
+// startNode starts a node, and returns when its kubelet runs. image is a file of writeImage.
 func startNode(t *testing.T, c *control, number int, image string) *node {
 	t.Helper()
 	at := nettest.Node(t)
