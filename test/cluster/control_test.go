@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// world is the machine of the control plane: it shares the network namespace of the test, which has the bridge
+// The addresses of the control plane, whose machine shares the network namespace of the test. That has the bridge
 // that the nodes are on.
 const world4, world6 = "192.0.2.254", "2001:db8::fe"
 
@@ -80,6 +80,7 @@ func startControl(t *testing.T, bin string, nodes []string) *control {
 	c.apply(berthdRights)
 	c.manager = c.daemon(c.program("kube-controller-manager"), "--kubeconfig=/etc/kubernetes/"+manager, "--leader-elect=false",
 		"--allocate-node-cidrs", "--cluster-cidr="+podCIDRs, "--service-cluster-ip-range="+serviceCIDRs, "--root-ca-file=/etc/kubernetes/ca.crt",
+		"--use-service-account-credentials", "--service-account-private-key-file=/etc/kubernetes/accounts.key",
 		"--profiling=false")
 	c.scheduler = c.daemon(c.program("kube-scheduler"), "--kubeconfig=/etc/kubernetes/"+scheduler, "--leader-elect=false", "--profiling=false")
 	return c

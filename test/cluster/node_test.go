@@ -96,7 +96,7 @@ func (n *node) startBerth(c *control) {
 		_, err := n.run(filepath.Join(n.bin, "berth"), "status")
 		return err == nil
 	})
-	n.t.Log(n.berth("install"))
+	n.berth("install")
 }
 
 // berth runs the CLI, which may not fail.
