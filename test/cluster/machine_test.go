@@ -169,6 +169,7 @@ type daemon struct {
 	*machine
 	program string
 	args    []string
+	kept    string // folder for its log, after the test
 	cmd     *exec.Cmd
 	ended   chan struct{} // closed when the process has ended
 }
@@ -176,19 +177,31 @@ type daemon struct {
 // daemon starts a daemon, which writes into /var/log/NAME.log.
 func (m *machine) daemon(program string, args ...string) *daemon {
 	m.t.Helper()
-	d := &daemon{machine: m, program: program, args: args}
+	d := &daemon{machine: m, program: program, args: args, kept: m.t.ArtifactDir()}
 	d.start()
 	m.t.Cleanup(func() {
+		d.kill()
+		d.keepLog()
 		if m.t.Failed() {
 			m.t.Logf("last words of %s's %s:\n%s", m.name, filepath.Base(program), d.lastWords())
 		}
-		d.kill()
 	})
 	return d
 }
 
 func (d *daemon) log() string {
 	return filepath.Join(d.disk, "var/log", filepath.Base(d.program)+".log")
+}
+
+// keepLog copies the daemon's log to where `go test -artifacts` keeps it.
+func (d *daemon) keepLog() {
+	raw, err := os.ReadFile(d.log())
+	if err == nil {
+		err = os.WriteFile(filepath.Join(d.kept, d.name+"-"+filepath.Base(d.log())), raw, 0o644)
+	}
+	if err != nil {
+		d.t.Error(err)
+	}
 }
 
 func (d *daemon) start() {
@@ -226,5 +239,5 @@ func (d *daemon) until(what string, cond func() bool) {
 func (d *daemon) lastWords() string {
 	raw, _ := os.ReadFile(d.log())
 	lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
-	return strings.Join(lines[max(0, len(lines)-30):], "\n")
+	return strings.Join(lines[max(0, len(lines)-15):], "\n")
 }

@@ -95,7 +95,7 @@ func (c *cluster) deploy(app string, replicas int, linger time.Duration) (all []
 	c.apply(deployment(app, replicas, linger))
 	defer func() {
 		if c.t.Failed() {
-			out, _ := c.kubectl("describe", "pods")
+			out, _ := c.kubectl("get", "events")
 			c.t.Log(out)
 		}
 	}()
@@ -155,6 +155,9 @@ func (c *cluster) nothingLeft(empty []nettest.State) {
 			}
 		}
 		if diff != "" {
+			if lines := strings.SplitAfter(diff, "\n"); len(lines) > 20 {
+				diff = strings.Join(lines[:20], "") + "..."
+			}
 			c.t.Errorf("left behind on %s after %s:\n%s", n.name, nettest.Deadline, diff)
 		}
 		if out, err := n.run(filepath.Join(n.bin, "berth"), "audit"); err != nil {
