@@ -55,12 +55,15 @@ func startCluster(t *testing.T, nodes int) *cluster {
 	}
 	for _, n := range c.nodes {
 		nettest.Eventually(t, n.name+" to have routes to all others", func() bool { return len(n.ways()) == 2*(nodes-1) })
+		done(n.name + " has its routes")
+		nettest.Eventually(t, n.name+"'s agent to be ready for pods", func() bool { return n.ails() == "" })
+		done(n.name + "'s agent is ready for pods")
 	}
 	nettest.Eventually(t, "the default service account", func() bool {
 		_, err := c.kubectl("get", "serviceaccount", "default")
 		return err == nil
 	})
-	done("the nodes have routes to each other")
+	done("the cluster is ready")
 	return c
 }
 

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -139,6 +140,14 @@ func found(t testing.TB, name string) string {
 	t.Helper()
 	programs.Need(t, name)
 	return nettest.Program(t, name)
+}
+
+// ails says why the node's agent cannot attach pods; "" if it can.
+func (n *node) ails() string {
+	n.t.Helper()
+	var status struct{ Error string }
+	must(n.t, json.Unmarshal([]byte(n.berth("status", "-o", "json")), &status))
+	return status.Error
 }
 
 // attachments returns how many attachments the node's agent has.
