@@ -22,9 +22,9 @@ const former = "former"
 
 // Give says which CIDRs the cluster has given to the node's pods (Node.spec.podCIDRs). New CIDRs are used at once;
 // others of the node's pool drain, as after a reload, and do not come back at a restart. An error that leaves Given as
-// it was says that nothing has changed.
+// it was says that nothing has changed. After another error, a further Give of the same CIDRs takes what is lacking.
 func (g *Ground) Give(ctx context.Context, cidrs []netip.Prefix) error {
-	if slices.Equal(cidrs, g.Given()) {
+	if slices.Equal(cidrs, g.Given()) && g.Lacking(config.NodePool) == nil {
 		return nil
 	}
 	done, err := g.turn.Take(ctx)

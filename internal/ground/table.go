@@ -73,8 +73,14 @@ func (g *Ground) MasqueradePorts() (first, last uint16, on bool) {
 	return m.Ports.First, m.Ports.Last, m.Enabled
 }
 
-// Reach brings the table up to date with what Hooks.Reached returns.
+// Reach brings the table up to date with what Hooks.Reached returns. It waits for its turn: keepTable would fail
+// while somebody else is in it, and Reach would make somebody else fail.
 func (g *Ground) Reach(ctx context.Context) {
+	done, err := g.turn.Take(ctx)
+	if err != nil {
+		return
+	}
+	defer done()
 	if err := g.keepTable(ctx); err != nil {
 		g.Log.Warn("could not bring the nftables table up to date with the cluster's nodes; the sweep tries again", "err", err)
 	}
