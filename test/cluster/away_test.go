@@ -1,12 +1,16 @@
 package cluster
 
 import (
+	"bufio"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -22,27 +26,61 @@ func (n *node) said() string {
 	return all.String()
 }
 
-// The API server ends while pods do. The kubelet ends their sandboxes, and the agent detaches them at once. Once the API server is back, new
-// pods come.
+// answers returns what the pod at an address says to the node.
+func (n *node) answers(addr string) (said string) {
+	n.t.Helper()
+	_ = nettest.DoIn(n.net, func() error { // an error shows in what is said
+		conn, err := net.DialTimeout("tcp", net.JoinHostPort(addr, "8080"), time.Second)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		must(n.t, conn.SetDeadline(time.Now().Add(time.Second)))
+		said, err = bufio.NewReader(conn).ReadString('\n')
+		return err
+	})
+	return said
+}
+
+// The API server ends while pods do. The kubelet ends their sandboxes, and the agent detaches them at once. A pod whose sandbox dies gets
+// another one, with other addresses. Once the API server is back, new pods come.
 func TestAPIServerAway(t *testing.T) {
 	c := startCluster(t, 1)
 	empty, n := c.states(), c.nodes[0]
-	const pods = 4
-	c.deploy("web", pods, 5*time.Second)
+	const pods, linger = 4, 5 * time.Second
+	stays := c.deploy("stays", 1, 0)[0]
+	c.deploy("web", pods, linger)
 	c.mustKubectl("delete", "deployment", "web")
 	nettest.Eventually(t, "the kubelet to tell the pods to end", func() bool { return strings.Count(n.said(), "ending") == pods })
 	c.api.kill()
 	began := time.Now()
-	if left := n.attachments(); left != pods {
-		t.Errorf("%d pods were attached when the API server ended, want %d", left, pods)
+	if left := len(n.attachments()); left != pods+1 {
+		t.Errorf("%d pods were attached when the API server ended, want %d", left, pods+1)
 	}
-	nettest.Eventually(t, "the pods to be detached", func() bool { return n.attachments() == 0 })
-	t.Logf("the pods, which go on for 5 s, are detached %s after the API server's end", time.Since(began).Round(10*time.Millisecond))
-	c.nothingLeft(empty)
+	nettest.Eventually(t, "the pods to be detached", func() bool { return len(n.attachments()) == 1 })
+	t.Logf("the pods, which go on for %s, are detached %s after the API server's end", linger, time.Since(began).Round(10*time.Millisecond))
+
+	was := n.attachments()[0]
+	began = time.Now()
+	n.mustRun(found(t, "ctr"), "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", was.ContainerID)
+	var now api.Attachment
+	nettest.Eventually(t, "the pod to have another sandbox", func() bool {
+		all := n.attachments()
+		if len(all) == 1 {
+			now = all[0]
+		}
+		return len(all) == 1 && now.ContainerID != was.ContainerID && strings.HasPrefix(n.answers(now.Addresses[0]), stays.Metadata.Name+" ")
+	})
+	t.Logf("the pod has another sandbox after %s: %v, and not %v", time.Since(began).Round(10*time.Millisecond), now.Addresses, was.Addresses)
+	for _, a := range now.Addresses {
+		if slices.Contains(was.Addresses, a) {
+			t.Errorf("the pod has the address %s again, which has to rest", a)
+		}
+	}
 
 	c.api.start()
 	c.api.until("the API server to be ready again", c.ready)
 	c.reach(c.deploy("next", pods, 0))
-	c.mustKubectl("delete", "deployment", "next", "--cascade=foreground", "--timeout=60s")
+	c.mustKubectl("delete", "deployment", "stays", "next", "--cascade=foreground", "--timeout=60s")
 	c.nothingLeft(empty)
 }

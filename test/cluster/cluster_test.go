@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,6 +26,7 @@ func startCluster(t *testing.T, nodes int) *cluster {
 	programs.Root(t, "containerd and the kubelet need the machine's own root")
 	programs.Need(t, "containerd", "ctr", "runc")
 	bin := kubernetes(t)
+	clearCgroups(t)
 	began := time.Now()
 	done := func(what string) {
 		t.Logf("%s after %s", what, time.Since(began).Round(100*time.Millisecond))
@@ -65,6 +67,20 @@ func startCluster(t *testing.T, nodes int) *cluster {
 	})
 	done("the cluster is ready")
 	return c
+}
+
+// clearCgroups removes the cgroups of tests that were killed.
+func clearCgroups(t *testing.T) {
+	t.Helper()
+	all, err := filepath.Glob("/sys/fs/cgroup/pids/" + cgroupPrefix + "*")
+	must(t, err)
+	for _, dir := range all {
+		name := filepath.Base(dir)
+		pid, _, _ := strings.Cut(strings.TrimPrefix(name, cgroupPrefix), "-")
+		if _, err := os.Stat("/proc/" + pid); errors.Is(err, os.ErrNotExist) {
+			programs.RemoveCgroup(t, name)
+		}
+	}
 }
 
 // kubernetes returns the folder of the cluster's programs, which test/cluster/build fills.

@@ -6,9 +6,9 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/test/programs"
 )
@@ -22,9 +22,12 @@ type node struct {
 	containerd, kubelet, berthd *daemon
 }
 
+// cgroupPrefix is what the names of nodes' cgroups begin with; the test's PID and the node's name follow.
+const cgroupPrefix = "berth-cluster-"
+
 // cgroup is the cgroup of the node's pods.
 func (n *node) cgroup() string {
-	return "/berth-cluster-" + strconv.Itoa(os.Getpid()) + "-" + nodeName(n.number)
+	return "/" + cgroupPrefix + strconv.Itoa(os.Getpid()) + "-" + nodeName(n.number)
 }
 
 func (n *node) address4() string { return fmt.Sprintf("192.0.2.%d", n.number) }
@@ -150,8 +153,9 @@ func (n *node) ails() string {
 	return status.Error
 }
 
-// attachments returns how many attachments the node's agent has.
-func (n *node) attachments() int {
+// attachments returns the attachments of the node's agent.
+func (n *node) attachments() (all []api.Attachment) {
 	n.t.Helper()
-	return strings.Count(n.berth("attachments", "-o", "json"), `"containerID"`)
+	must(n.t, json.Unmarshal([]byte(n.berth("attachments", "-o", "json")), &all))
+	return all
 }

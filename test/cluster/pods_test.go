@@ -163,7 +163,7 @@ func (c *cluster) nothingLeft(empty []nettest.State) {
 		if out, err := n.run(filepath.Join(n.bin, "berth"), "audit"); err != nil {
 			c.t.Error(out, err)
 		}
-		if left := n.attachments(); left > 0 {
+		if left := len(n.attachments()); left > 0 {
 			c.t.Errorf("%s has %d attachments after all pods are gone", n.name, left)
 		}
 	}
