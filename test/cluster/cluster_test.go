@@ -49,10 +49,7 @@ func startCluster(t *testing.T, nodes int) *cluster {
 		done(names[i] + "'s programs run")
 	}
 	for _, n := range c.nodes {
-		n.kubelet.until(n.name+" to be ready", func() bool {
-			out, err := c.kubectl("get", "node", n.name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status} {.spec.podCIDRs}`)
-			return err == nil && strings.HasPrefix(out, "True [")
-		})
+		c.waitReady(n)
 		done(n.name + " is ready")
 	}
 	for _, n := range c.nodes {
@@ -67,6 +64,15 @@ func startCluster(t *testing.T, nodes int) *cluster {
 	})
 	done("the cluster is ready")
 	return c
+}
+
+// waitReady waits until a node has CIDRs for its pods and is ready.
+func (c *control) waitReady(n *node) {
+	c.t.Helper()
+	n.kubelet.until(n.name+" to be ready", func() bool {
+		out, err := c.kubectl("get", "node", n.name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status} {.spec.podCIDRs}`)
+		return err == nil && strings.HasPrefix(out, "True [")
+	})
 }
 
 // clearCgroups removes the cgroups of tests that were killed.
