@@ -133,8 +133,8 @@ func (w *Watcher) self(n *corev1.Node) {
 	case err != nil:
 		w.Log.Error("the cluster gives this node CIDRs for its pods that are none", "err", err)
 		return
-	case len(cidrs) == 0: // not yet, or the Node was made anew: what the node had stays
-		w.Log.Warn("the cluster has given this node no CIDRs for its pods (Node.spec.podCIDRs): the controller manager needs --allocate-node-cidrs", "node", n.Name)
+	case len(cidrs) == 0: // not yet, as with each new Node, or the Node was made anew: what the node had stays
+		w.Log.Info("the cluster has given this node no CIDRs for its pods yet (Node.spec.podCIDRs); it never will unless its controller manager has --allocate-node-cidrs", "node", n.Name)
 		return
 	}
 	w.mu.Lock()

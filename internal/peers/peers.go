@@ -89,10 +89,14 @@ func (p *Peers) All(nodes []Node) {
 	p.stir()
 }
 
-// Put tells of a node that is new, or that has changed.
+// Put tells of a node that is new, or that may have changed. A node's kubelet updates its Node every few minutes, so
+// most calls tell nothing new.
 func (p *Peers) Put(n Node) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if was, known := p.want[n.Name]; known && slices.Equal(was.CIDRs, n.CIDRs) && slices.Equal(was.Addresses, n.Addresses) {
+		return
+	}
 	p.want[n.Name], p.dirty[n.Name] = n, true
 	p.stir()
 }

@@ -84,3 +84,22 @@ func TestAPIServerAway(t *testing.T) {
 	c.mustKubectl("delete", "deployment", "stays", "next", "--cascade=foreground", "--timeout=60s")
 	c.nothingLeft(empty)
 }
+
+// The agent dies, and pods end meanwhile: the plugin cuts them off and queues their deletions. The next agent carries these out.
+func TestAgentAway(t *testing.T) {
+	c := startCluster(t, 1)
+	empty, n := c.states(), c.nodes[0]
+	c.deploy("web", 6, 0)
+	n.berthd.kill()
+	began := time.Now()
+	c.mustKubectl("delete", "deployment", "web", "--cascade=foreground", "--timeout=60s")
+	t.Logf("the pods are deleted after %s", time.Since(began).Round(10*time.Millisecond))
+	n.berthd.start()
+	c.nothingLeft(empty)
+	n.kubelet.kill()
+	n.kubelet.start()
+	c.waitReady(n)
+	c.reach(c.deploy("next", 6, 0))
+	c.mustKubectl("delete", "deployment", "next", "--cascade=foreground", "--timeout=60s")
+	c.nothingLeft(empty)
+}

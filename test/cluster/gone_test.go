@@ -62,7 +62,7 @@ func TestNodeGoesAndComesBack(t *testing.T) {
 	c.reach(c.pods("web"))
 	c.mustKubectl("delete", "deployment", "web", "--cascade=foreground", "--timeout=60s")
 	for _, n := range c.nodes {
-		nettest.Eventually(t, n.name+" to have released all attachments", func() bool { return len(n.attachments()) == 0 })
+		nettest.Eventually(t, n.name+" to have released all attachments", n.released)
 		n.berth("audit")
 	}
 }

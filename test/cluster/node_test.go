@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/berth-net/berth/api"
@@ -158,4 +159,10 @@ func (n *node) attachments() (all []api.Attachment) {
 	n.t.Helper()
 	must(n.t, json.Unmarshal([]byte(n.berth("attachments", "-o", "json")), &all))
 	return all
+}
+
+// released reports whether the node's agent answers and has no attachment, not even one that it is still releasing.
+func (n *node) released() bool {
+	out, err := n.run(filepath.Join(n.bin, "berth"), "attachments", "-o", "json")
+	return err == nil && strings.TrimSpace(out) == "[]"
 }

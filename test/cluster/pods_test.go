@@ -148,7 +148,7 @@ func (c *cluster) states() (all []nettest.State) {
 func (c *cluster) nothingLeft(empty []nettest.State) {
 	c.t.Helper()
 	for i, n := range c.nodes {
-		nettest.Eventually(c.t, n.name+" to have released all attachments", func() bool { return len(n.attachments()) == 0 })
+		nettest.Eventually(c.t, n.name+" to have released all attachments", n.released)
 		diff := ""
 		for end := time.Now().Add(nettest.Deadline); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 			if diff = empty[i].Diff(nettest.Snapshot(c.t, n.net).Without("conntrack")); diff == "" {
