@@ -78,8 +78,8 @@ func clearOfRun() error {
 	return nil
 }
 
-// FreshSysfs replaces /sys, in the calling process's mount namespace, by a sysfs that shows this network namespace, and keeps what is
-// mounted below /sys (cgroup, bpf). In a user namespace the kernel may refuse the new sysfs (EPERM);
+// FreshSysfs replaces /sys, in this process's mount namespace, by a sysfs that shows this network namespace, and
+// keeps what is mounted below /sys (cgroup, bpf). In a user namespace the kernel may refuse the new sysfs (EPERM);
 // then /sys stays as it is.
 func FreshSysfs() error {
 	const at = "/run/nettest-sys"

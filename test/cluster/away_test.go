@@ -42,8 +42,8 @@ func (n *node) answers(addr string) (said string) {
 	return said
 }
 
-// The API server ends while pods do. The kubelet ends their sandboxes, and the agent detaches them at once. A pod whose sandbox dies gets
-// another one, with other addresses. Once the API server is back, new pods come.
+// The API server ends while pods do. The kubelet ends their sandboxes, and the agent detaches them at once. A pod whose
+// sandbox dies gets another one, with other addresses. Once the API server is back, new pods come.
 func TestAPIServerAway(t *testing.T) {
 	c := startCluster(t, 1)
 	empty, n := c.states(), c.nodes[0]
@@ -85,7 +85,8 @@ func TestAPIServerAway(t *testing.T) {
 	c.nothingLeft(empty)
 }
 
-// The agent dies, and pods end meanwhile: the plugin cuts them off and queues their deletions. The next agent carries these out.
+// The agent dies, and pods end meanwhile: the plugin cuts them off and queues their deletions. The next agent carries
+// these out. A kubelet that is started anew finds nothing amiss.
 func TestAgentAway(t *testing.T) {
 	c := startCluster(t, 1)
 	empty, n := c.states(), c.nodes[0]

@@ -26,8 +26,8 @@ func (n *node) leadsTo(cidrs []string) bool {
 	})
 }
 
-// A node is deleted from the cluster, and the routes to its pods go. It comes back while the agent of the other node is down, gets
-// other CIDRs, and its new pods are reached by these.
+// A node is deleted from the cluster, and the routes to its pods go. It comes back while the agent of the other node is
+// down, gets other CIDRs, and its new pods are reached by these.
 func TestNodeGoesAndComesBack(t *testing.T) {
 	c := startCluster(t, 2)
 	stays, goes := c.nodes[0], c.nodes[1]

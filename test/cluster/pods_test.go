@@ -167,8 +167,8 @@ func (c *cluster) nothingLeft(empty []nettest.State) {
 	}
 }
 
-// Pods run on three nodes, and each reaches each other by both families and sees its own address. When they are gone, nothing is left
-// of them on any node but the ways to other nodes.
+// Pods run on three nodes, and each reaches each other by both families and is seen by its own address. When they are
+// gone, nothing is left of them on any node but the ways to other nodes.
 func TestPods(t *testing.T) {
 	c := startCluster(t, 3)
 	empty := c.states()
