@@ -108,10 +108,8 @@ func kubernetes(t *testing.T) string {
 func (n *node) ways() (ways []string) {
 	n.t.Helper()
 	for line := range strings.Lines(nettest.Snapshot(n.t, n.net).Only("route").String()) {
-		if strings.Contains(line, " via "+world4[:strings.LastIndex(world4, ".")+1]) || strings.Contains(line, " via 2001:db8::") {
-			if !strings.Contains(line, " default ") && !strings.Contains(line, "via "+world4+" ") && !strings.Contains(line, "via "+world6+" ") {
-				ways = append(ways, line)
-			}
+		if strings.Contains(line, " via ") && (strings.Contains(line, " 10.244.") || strings.Contains(line, " fd00:244:")) { // podCIDRs
+			ways = append(ways, line)
 		}
 	}
 	return ways
