@@ -55,7 +55,9 @@ func noteStrays(low, high uint32) (sets []set, chains []chain) {
 // of the groups. If there is no room for the address, it deletes the mark.
 //
 //	oifgroup != 1073741824-1073742847 ip daddr @pools4 add @strays4 { ip daddr }
-//	oifgroup != 1073741824-1073742847 ip daddr @pools4 ip daddr != @strays4 delete @strays4 { 0.0.0.0 }
+//	oifgroup != 1073741824-1073742847 ip daddr @pools4 ip daddr != @strays4 delete @strays4 { ip daddr & 0.0.0.0 }
+//
+// nft has no words for an element of a rule that is the same for all packets, and others load again what nft lists.
 func (f family) noteStray(word string, low, high, offset uint32) []rule {
 	addr, set, mark := f.word+" daddr", strays(f).name, f.mark()
 	if offset == f.saddr {
@@ -73,9 +75,10 @@ func (f family) noteStray(word string, low, high, offset uint32) []rule {
 			}),
 		},
 		{
-			text: fmt.Sprintf("%s %s != @%s delete @%s { %s }", text, addr, set, set, mark),
+			text: fmt.Sprintf("%s %s != @%s delete @%s { %s & %s }", text, addr, set, set, addr, mark),
 			exprs: slices.Concat(exprs, f.match(offset, set, true), []expr.Any{
-				&expr.Immediate{Register: reg, Data: mark.AsSlice()},
+				f.address(offset, f.datatype.Bytes),
+				&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: f.datatype.Bytes, Mask: mark.AsSlice(), Xor: mark.AsSlice()},
 				&expr.Dynset{SrcRegKey: reg, SetName: set, Operation: deleteFrom},
 			}),
 		},

@@ -92,24 +92,25 @@ func TestStraysAreLost(t *testing.T) {
 	whole("without a table", false)
 	must(t, tables.Replace(r))
 	whole("in a new table", false)
-	for name, lose := range map[string]func(){
-		"a flushed ruleset":                nft("nft flush ruleset"),
-		"a deleted table":                  nft("nft delete table inet " + name),
-		"a flushed set":                    nft("nft flush set inet " + name + " strays6"),
-		"a replaced table":                 func() { must(t, tables.Replace(r)) },
-		"a table that Change has replaced": func() { must(t, tables.Change(r, limited)); must(t, tables.Change(limited, r)) },
-		"a full set": func() {
+	for _, loss := range []struct {
+		name string
+		lose func()
+	}{
+		{"a flushed ruleset", nft("nft flush ruleset")},
+		{"a deleted table", nft("nft delete table inet " + name)},
+		{"a flushed set", nft("nft flush set inet " + name + " strays6")},
+		{"a replaced table", func() { must(t, tables.Replace(r)) }},
+		{"a table that Change has replaced", func() { must(t, tables.Change(r, limited)); must(t, tables.Change(limited, r)) }},
+		{"a full set", func() {
 			must(t, tables.fillStrays(r.Instance, room-1)) // and the mark
-			for range 2 {
-				nettest.Eventually(t, "a stray", func() bool { _, ok := w.source(w.send(a, other, 0, "hello")); return ok })
-			}
-		},
+			nettest.Eventually(t, "a stray", func() bool { _, ok := w.source(w.send(a, other, 0, "hello")); return ok })
+		}},
 	} {
 		must(t, tables.Replace(r))
 		must(t, tables.MarkStrays(r.Instance))
-		whole("before "+name, true)
-		lose()
-		whole("behind "+name, false)
+		whole("before "+loss.name, true)
+		loss.lose()
+		whole("behind "+loss.name, false)
 	}
 	must(t, tables.MarkStrays(r.Instance))
 	whole("a full set that is marked anew", true)
