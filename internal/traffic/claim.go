@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/patience"
 )
 
@@ -64,7 +65,10 @@ func (t *Traffic) claimOwn(ctx context.Context, pool string, wanted []netip.Addr
 func (t *Traffic) unbar(claimed []netip.Addr) {
 	reached, whole, err := t.strays(claimed)
 	if !whole {
-		reached, err = claimed, errors.Join(err, t.suspect())
+		reached = claimed
+		if unmarked := t.suspect(); !errors.Is(unmarked, kernel.ErrNotFound) { // otherwise the agent is about to write the table
+			err = errors.Join(err, unmarked)
+		}
 		defer t.Rests() // the pass for all other addresses comes behind this claim's
 	}
 	before := t.ground.Pools.Taints()

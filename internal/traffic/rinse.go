@@ -46,7 +46,7 @@ func (t *Traffic) rinse(ctx context.Context) (next time.Time, err error) {
 		return time.Time{}, err
 	}
 	defer done()
-	begun, marked := time.Now(), t.marked()
+	begun, unmarked := time.Now(), t.mark()
 	pass := t.ground.Pools.Due(t.Clock.Now())
 	addrs, err := t.unknown(pass.Lost)
 	addrs = append(addrs, pass.Addrs...)
@@ -68,12 +68,12 @@ func (t *Traffic) rinse(ctx context.Context) (next time.Time, err error) {
 		return pass.Next, err
 	}
 	t.ground.Pools.RestOn(pass, others, t.Clock.Now().Add(restOn))
-	if !marked {
-		pass.Lost = nil // what begins meanwhile is not noted: they stay tainted
+	t.failed.Store(nil)
+	if unmarked != nil && len(pass.Lost) > 0 { // what begins meanwhile may not be noted: these CIDRs stay as they are
+		pass.Lost, err = nil, fmt.Errorf("the nftables table does not note with which addresses others begin connections: %w", unmarked)
 	}
 	t.ground.Pools.Rinsed(pass)
-	t.failed.Store(nil)
-	return pass.Next, nil
+	return pass.Next, err
 }
 
 // unknown returns the addresses in CIDRs that the kernel remembers traffic of, or that a program of the node

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/netip"
 
-	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/nft"
 )
 
@@ -53,7 +52,7 @@ func (t *Traffic) taintAll() {
 	}
 }
 
-// suspect taints all addresses, and then sets the mark. A pass that begins in between must not end the taint (marked).
+// suspect taints all addresses, and then sets the mark. A pass that begins in between must not end the taint (mark).
 func (t *Traffic) suspect() error {
 	if !t.notes() {
 		return nil
@@ -67,31 +66,19 @@ func (t *Traffic) suspect() error {
 		}
 		return none, t.node.Table.MarkStrays()
 	})
-	if errors.Is(err, kernel.ErrNotFound) {
-		return nil // the table is gone, and the agent is about to write it: the next claim or pass sets the mark
-	}
 	return err
 }
 
 // notes reports whether the kernel has what the table needs to note strays.
 func (t *Traffic) notes() bool { return t.node.Table.Lacks()&nft.HostPorts == 0 }
 
-// marked sets the mark if it is gone, and reports whether the table notes all strays from now on. It is true, too, on a
-// kernel that notes none.
-func (t *Traffic) marked() bool {
-	if !t.notes() {
-		return true
+// mark sets the mark if it is gone. After nil the table notes all strays, unless the kernel lacks what this needs.
+func (t *Traffic) mark() error {
+	_, whole, err := t.node.Table.Strays(nil)
+	if whole || err != nil || !t.notes() {
+		return err
 	}
-	for range 2 {
-		_, whole, err := t.node.Table.Strays(nil)
-		if whole || err != nil {
-			return whole
-		}
-		if t.suspect() != nil {
-			return false // the next claim tells of the error
-		}
-	}
-	return false
+	return t.suspect()
 }
 
 // noted returns those among addrs that the table notes now (found), or has noted before the kernel was last asked in vain
