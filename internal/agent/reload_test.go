@@ -149,8 +149,12 @@ func TestNewPoolWaitsForItsRules(t *testing.T) {
 	pod := nettest.Pod(t)
 	_, err = r.tryAdd(request("c", pod, `"pool":"extra"`))
 	wantError(t, err, cni.CodeTryAgain, "no buffer space")
+	r.ground.Pools.Rinsed(r.ground.Pools.Due(r.core.Clock.Now()))
 	b.broken.Store(false)
 	r.Sweep(t.Context())
+	if !r.ground.Pools.Tainted("extra") { // the table has noted nothing of the pool until now
+		t.Error("the pool is not tainted")
+	}
 	r.add(request("c", pod, `"pool":"extra"`))
 }
 

@@ -101,7 +101,7 @@ func (a *Agent) furnish(o Options) (err error) {
 	}))
 	a.Verbs = verbs.New(d, a.index, a.drain, a.ground, all, n.OpenNetns)
 	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all)
-	a.ground.Hooks = ground.Hooks{Exposed: a.traffic.Touched, Rests: a.traffic.Rests, Tell: a.Tell}
+	a.ground.Hooks = ground.Hooks{Exposed: a.traffic.Exposed, Rests: a.traffic.Rests, Tell: a.Tell}
 	return nil
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/berth-net/berth/internal/ipam"
@@ -60,13 +59,14 @@ func (t *Traffic) claimOwn(ctx context.Context, pool string, wanted []netip.Addr
 }
 
 // unbar has the kernel forget the connections of those among claimed addresses that others may have reached past the
-// pods: strays, doubtful ones, and all of them where the table cannot tell. After a second the claim goes on, because no
-// pod waits for connection tracking that hangs, and unbar deletes nothing any more.
+// pods: strays, doubtful ones, and all of them where the table cannot tell. The claim goes on without a pass over
+// connection tracking that takes too long (forget), because no pod waits for connection tracking that hangs.
 func (t *Traffic) unbar(claimed []netip.Addr) {
-	reached, whole, err := t.strays(claimed)
+	reached, whole, cleared, err := t.strays(claimed)
 	if !whole {
 		reached = claimed
-		if unmarked := t.suspect(); !errors.Is(unmarked, kernel.ErrNotFound) { // otherwise the agent is about to write the table
+		unmarked := t.suspect()
+		if !errors.Is(unmarked, kernel.ErrNotFound) && !errors.Is(unmarked, kernel.ErrAgain) { // otherwise the agent is about to mend the table
 			err = errors.Join(err, unmarked)
 		}
 		defer t.Rests() // the pass for all other addresses comes behind this claim's
@@ -78,14 +78,12 @@ func (t *Traffic) unbar(claimed []netip.Addr) {
 		}
 	}
 	if len(reached) > 0 {
-		var late atomic.Bool
-		_, kept := within(t, "unbar", func() (struct{}, error) {
-			return struct{}{}, t.node.Tracked.ForgetUnless(reached, func(netip.Addr) bool { return late.Load() })
-		})
-		late.Store(true)
+		kept := t.forget(reached)
 		if err = errors.Join(err, kept); kept == nil {
-			t.forgot(reached)
 			t.ground.Pools.Trust(reached, before)
+			if cleared { // otherwise the table may clear what it notes from now on
+				t.forgot(reached)
+			}
 		}
 	}
 	if err != nil {

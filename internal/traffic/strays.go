@@ -12,7 +12,8 @@ import (
 // such addresses (nft.Tables.Strays). A claim asks whether its addresses are among them, and has the kernel forget their
 // connections.
 //
-// What the table has noted can get lost, with the table or without it. The table shows that, by a mark that is gone. Then
+// What the table has noted can get lost, with the table or without it, and others can keep it from noting. The table shows
+// that, by a mark that is gone, or because others have touched it (table.Keeper.Strays). Then
 // all addresses are suspect, those that are free (ipam.IPAM.Taint) and those that are being claimed, and the agent sets
 // the mark again. A kernel that lacks what host ports need notes nothing, and never has the mark: there each claim has
 // the connections of its addresses forgotten.
@@ -22,7 +23,8 @@ var all = [...]netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.
 
 // strays returns those among claimed addresses that the table has noted, and clears what it has noted of them: what
 // begins while the kernel forgets is noted anew. whole is false if the table may have lost some of them, or does not answer.
-func (t *Traffic) strays(claimed []netip.Addr) (strays []netip.Addr, whole bool, err error) {
+// cleared is false if the table may still clear later what it has noted.
+func (t *Traffic) strays(claimed []netip.Addr) (strays []netip.Addr, whole, cleared bool, err error) {
 	type answer struct {
 		found []netip.Addr
 		whole bool
@@ -31,25 +33,12 @@ func (t *Traffic) strays(claimed []netip.Addr) (strays []netip.Addr, whole bool,
 		a.found, a.whole, err = t.node.Table.Strays(claimed)
 		return a, err
 	})
+	strays, cleared = t.noted(claimed, got.found), true
 	if len(got.found) > 0 {
 		_, unclear := within(t, "clear", func() (struct{}, error) { return struct{}{}, t.node.Table.ClearStrays(got.found) })
-		err = errors.Join(err, unclear)
+		cleared, err = unclear == nil, errors.Join(err, unclear)
 	}
-	return t.noted(claimed, got.found), got.whole, err
-}
-
-// Touched says that others may have touched the table: what it notes, or should have noted, may be lost.
-func (t *Traffic) Touched() {
-	t.taintAll()
-	t.Rests()
-	t.Exposed()
-}
-
-// taintAll says that nobody knows with which addresses somebody has begun connections past the pods.
-func (t *Traffic) taintAll() {
-	for _, prefix := range all {
-		t.ground.Pools.Taint(prefix)
-	}
+	return strays, got.whole, cleared, err
 }
 
 // suspect taints all addresses, and then sets the mark. A pass that begins in between must not end the taint (mark).
@@ -57,7 +46,9 @@ func (t *Traffic) suspect() error {
 	if !t.notes() {
 		return nil
 	}
-	t.taintAll()
+	for _, prefix := range all {
+		t.ground.Pools.Taint(prefix)
+	}
 	_, err := within(t, "mark", func() (none struct{}, err error) {
 		t.marking.Lock()
 		defer t.marking.Unlock()
