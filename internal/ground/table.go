@@ -31,15 +31,15 @@ func (g *Ground) keepTable(ctx context.Context) error {
 			return err
 		}
 		g.rules.Store(&want)
-		g.taint(was, want)
+		g.taint(was)
 		return nil
 	})
 }
 
-// taint says that the table has noted nothing yet of the CIDRs that are new in its rules: nobody knows which of their
-// addresses others have reached. was is nil if nobody knows what the table had.
-func (g *Ground) taint(was *nft.Ruleset, now nft.Ruleset) {
-	for _, c := range now.Pools {
+// taint says that the table has noted nothing yet of the pools' CIDRs that are new in its rules: nobody knows which of
+// their addresses others have reached. was is nil if nobody knows what the table had.
+func (g *Ground) taint(was *nft.Ruleset) {
+	for _, c := range prefixes(g.config.Load().Pools) {
 		if was == nil || !slices.Contains(was.Pools, c) {
 			g.Pools.Taint(c)
 		}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/internal/ipam"
-	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/patience"
 )
 
@@ -64,15 +63,11 @@ func (t *Traffic) claimOwn(ctx context.Context, pool string, wanted []netip.Addr
 func (t *Traffic) unbar(claimed []netip.Addr) {
 	reached, whole, cleared, err := t.strays(claimed)
 	if !whole {
-		reached = claimed
-		unmarked := t.suspect()
-		if !errors.Is(unmarked, kernel.ErrNotFound) && !errors.Is(unmarked, kernel.ErrAgain) { // otherwise the agent is about to mend the table
-			err = errors.Join(err, unmarked)
-		}
+		reached, err = claimed, errors.Join(err, t.suspect())
 		defer t.Rests() // the pass for all other addresses comes behind this claim's
 	}
 	before := t.ground.Pools.Taints()
-	for _, a := range t.ground.Pools.Doubtful(claimed) { // behind the question to the table, because suspect sets the mark last
+	for _, a := range t.ground.Pools.Doubtful(claimed) { // behind the question to the table, because suspect taints behind the mark
 		if !slices.Contains(reached, a) {
 			reached = append(reached, a)
 		}

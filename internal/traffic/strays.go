@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 
+	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/nft"
 )
 
@@ -38,38 +39,45 @@ func (t *Traffic) strays(claimed []netip.Addr) (strays []netip.Addr, whole, clea
 		_, unclear := within(t, "clear", func() (struct{}, error) { return struct{}{}, t.node.Table.ClearStrays(got.found) })
 		cleared, err = unclear == nil, errors.Join(err, unclear)
 	}
-	return strays, got.whole, cleared, err
+	return strays, got.whole && !t.marking.Load(), cleared, err
 }
 
-// suspect taints all addresses, and then sets the mark. A pass that begins in between must not end the taint (mark).
+// suspect sets the mark, and then taints all addresses. While it is about that, no claim trusts the mark (marking), and
+// a pass that has begun before does not end the taint.
 func (t *Traffic) suspect() error {
 	if !t.notes() {
 		return nil
 	}
-	for _, prefix := range all {
-		t.ground.Pools.Taint(prefix)
-	}
 	_, err := within(t, "mark", func() (none struct{}, err error) {
-		t.marking.Lock()
-		defer t.marking.Unlock()
+		t.marks.Lock()
+		defer t.marks.Unlock()
 		if _, whole, err := t.node.Table.Strays(nil); whole || err != nil { // another claim has set the mark
 			return none, err
 		}
-		return none, t.node.Table.MarkStrays()
+		t.marking.Store(true)
+		defer t.marking.Store(false)
+		if err := t.node.Table.MarkStrays(); err != nil {
+			return none, err
+		}
+		for _, prefix := range all {
+			t.ground.Pools.Taint(prefix)
+		}
+		return none, nil
 	})
+	if errors.Is(err, kernel.ErrNotFound) || errors.Is(err, kernel.ErrAgain) {
+		return nil // the table is not as it should be, and the agent is about to mend it
+	}
 	return err
 }
 
 // notes reports whether the kernel has what the table needs to note strays.
 func (t *Traffic) notes() bool { return t.node.Table.Lacks()&nft.HostPorts == 0 }
 
-// mark sets the mark if it is gone. After nil the table notes all strays, unless the kernel lacks what this needs.
-func (t *Traffic) mark() error {
-	_, whole, err := t.node.Table.Strays(nil)
-	if whole || err != nil || !t.notes() {
-		return err
+// mark sets the mark if it is gone. If it cannot, the next claim tries again.
+func (t *Traffic) mark() {
+	if _, whole, err := t.node.Table.Strays(nil); err == nil && !whole {
+		_ = t.suspect()
 	}
-	return t.suspect()
 }
 
 // noted returns those among addrs that the table notes now (found), or has noted before the kernel was last asked in vain
