@@ -66,6 +66,19 @@ func (t *Traffic) unbar(claimed []netip.Addr) {
 		reached, err = claimed, errors.Join(err, t.suspect())
 		defer t.Rests() // the pass for all other addresses comes behind this claim's
 	}
+	t.drop(claimed, reached, cleared, err)
+}
+
+// Unbar does for addresses in use, to which the pods have their routes by now, what Claim did before somebody could
+// reach them: between the two, somebody may have begun connections past the pods.
+func (t *Traffic) Unbar(addrs []netip.Addr) {
+	reached, _, cleared, err := t.strays(addrs)
+	t.drop(addrs, reached, cleared, err)
+}
+
+// drop has the kernel forget the connections of those among claimed addresses that others have reached, and of doubtful
+// ones. cleared is what strays returned, and err is what went wrong before.
+func (t *Traffic) drop(claimed, reached []netip.Addr, cleared bool, err error) {
 	before := t.ground.Pools.Taints()
 	for _, a := range t.ground.Pools.Doubtful(claimed) { // behind the question to the table, because suspect taints behind the mark
 		if !slices.Contains(reached, a) {

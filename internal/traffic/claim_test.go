@@ -195,6 +195,25 @@ func TestStraysAreForgotten(t *testing.T) {
 	}
 }
 
+// Somebody reaches a claimed address past the pods before the pod has its route. Behind that, Unbar has the kernel forget
+// the connection, and asks nothing of the kernel if there is none.
+func TestUnbar(t *testing.T) {
+	f, table := &forgetful{}, &noting{}
+	tr, g := claiming(t, f, table)
+	c := claim(t, tr)
+	if tr.Unbar(c.Addrs()); f.asked != 0 {
+		t.Errorf("without a reason the kernel was asked %d times", f.asked)
+	}
+	table.noted = c.Addrs()
+	if tr.Unbar(c.Addrs()); f.asked != 1 || len(table.noted) > 0 {
+		t.Errorf("the kernel was asked %d times; still noted are %v", f.asked, table.noted)
+	}
+	g.Pools.Taint(netip.PrefixFrom(claimed, 32)) // as a reload does when the table has its rules
+	if tr.Unbar(c.Addrs()); f.asked != 2 || len(g.Pools.Doubtful(c.Addrs())) > 0 {
+		t.Errorf("the kernel was asked %d times; doubtful are %v", f.asked, g.Pools.Doubtful(c.Addrs()))
+	}
+}
+
 // A transaction of another program keeps the table from clearing a noted address. The kernel forgets the address's
 // connections all the same.
 func TestStraysAreForgottenWhileTheTableHangs(t *testing.T) {

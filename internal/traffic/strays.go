@@ -26,6 +26,7 @@ var all = [...]netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.
 // begins while the kernel forgets is noted anew. whole is false if the table may have lost some of them, or does not answer.
 // cleared is false if the table may still clear later what it has noted.
 func (t *Traffic) strays(claimed []netip.Addr) (strays []netip.Addr, whole, cleared bool, err error) {
+	marks := t.marking.Load()
 	type answer struct {
 		found []netip.Addr
 		whole bool
@@ -39,7 +40,7 @@ func (t *Traffic) strays(claimed []netip.Addr) (strays []netip.Addr, whole, clea
 		_, unclear := within(t, "clear", func() (struct{}, error) { return struct{}{}, t.node.Table.ClearStrays(got.found) })
 		cleared, err = unclear == nil, errors.Join(err, unclear)
 	}
-	return strays, got.whole && !t.marking.Load(), cleared, err
+	return strays, got.whole && marks%2 == 0 && t.marking.Load() == marks, cleared, err
 }
 
 // suspect sets the mark, and then taints all addresses. While it is about that, no claim trusts the mark (marking), and
@@ -54,8 +55,8 @@ func (t *Traffic) suspect() error {
 		if _, whole, err := t.node.Table.Strays(nil); whole || err != nil { // another claim has set the mark
 			return none, err
 		}
-		t.marking.Store(true)
-		defer t.marking.Store(false)
+		t.marking.Add(1)
+		defer t.marking.Add(1)
 		if err := t.node.Table.MarkStrays(); err != nil {
 			return none, err
 		}

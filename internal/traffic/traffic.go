@@ -39,7 +39,7 @@ type Traffic struct {
 	}
 	forgettings forgettings   // the passes for claimed addresses
 	marks       sync.Mutex    // whoever sets the mark of the table's strays has it
-	marking     atomic.Bool   // somebody sets the mark, and has not tainted all addresses yet
+	marking     atomic.Int64  // odd while somebody sets the mark, and has not tainted all addresses yet
 	missed      missed        // whether the table was missing then, or others have touched it
 	mapped      chan struct{} // has a token when mappings has host ports
 	mappings    struct {      // host ports that were mapped since the last pass for these

@@ -185,9 +185,8 @@ func TestPacketsDoNotChangeBehindTheRules(t *testing.T) {
 	}
 }
 
-// A pod sends a TCP segment, a datagram or an SCTP chunk from memory that both the pod and the kernel have, and changes
-// ports, flags or the kind of the chunk when the rules and connection tracking have read them. The receiver gets what
-// they have read, also where the kernel does not copy headers for itself (ip_early_demux).
+// A pod sends a TCP segment, a datagram or an SCTP packet from memory that both the pod and the kernel have, and changes
+// ports or flags when the rules and connection tracking have read them. The receiver gets what they have read, also where the kernel does not copy headers for itself (ip_early_demux).
 func TestTransportsDoNotChangeBehindTheRules(t *testing.T) {
 	n := newNode(t, plain)
 	nettest.Sysctl(t, nil, "ipv4/ip_early_demux", "0")
@@ -200,15 +199,15 @@ func TestTransportsDoNotChangeBehindTheRules(t *testing.T) {
 	}
 	w, page, heard := a.wire(t), a.shared(t), listen(t, v.at)
 	const sctp, initiation = unix.IPPROTO_SCTP, 1
-	chunk := func(from, to uint16, kind byte) []byte {
+	chunk := func(from, to uint16) []byte {
 		head := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, from), to)
-		return packet(a.ip4, v.ip4, sctp, slices.Concat(head, make([]byte, 8), []byte{kind, 0, 0, 20}, make([]byte, 16)))
+		return packet(a.ip4, v.ip4, sctp, slices.Concat(head, make([]byte, 8), []byte{initiation, 0, 0, 20}, make([]byte, 16)))
 	}
 	for name, way := range map[string]struct{ read, then []byte }{
-		"flags":            {tcpPacket(a.ip4, v.ip4, 1001, 2002, syn, 1, 0), tcpPacket(a.ip4, v.ip4, 1001, 2002, ack, 1, 0)},
-		"ports":            {tcpPacket(a.ip4, v.ip4, 1001, 2002, syn, 1, 0), tcpPacket(a.ip4, v.ip4, 2002, 1001, syn, 1, 0)},
-		"a datagram":       {udpPacket(a.ip4, v.ip4, 1001, 2002, "hello"), udpPacket(a.ip4, v.ip4, 2002, 1001, "hello")},
-		"the chunk's kind": {chunk(1001, 2002, initiation), chunk(1001, 2002, 3)},
+		"flags":          {tcpPacket(a.ip4, v.ip4, 1001, 2002, syn, 1, 0), tcpPacket(a.ip4, v.ip4, 1001, 2002, ack, 1, 0)},
+		"ports":          {tcpPacket(a.ip4, v.ip4, 1001, 2002, syn, 1, 0), tcpPacket(a.ip4, v.ip4, 2002, 1001, syn, 1, 0)},
+		"a datagram":     {udpPacket(a.ip4, v.ip4, 1001, 2002, "hello"), udpPacket(a.ip4, v.ip4, 2002, 1001, "hello")},
+		"an SCTP packet": {chunk(1001, 2002), chunk(2002, 1001)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := make(chan []byte, 100)

@@ -7,11 +7,17 @@ import (
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/stamp"
 )
 
-// heads are the parts of a transport's header that copyHeads writes back, in bytes: the ports of all protocols, and an
-// ICMP header; what stands in front of TCP's window, and of SCTP's first chunk.
-var heads = []writeBack{{offset: 4, size: 4, register: reg}, {offset: 12, size: 4, register: reg}}
+// head and headTCP are the parts of a transport's header that copyHeads writes back, in bytes: with what is before it,
+// the ports of all protocols and an ICMP header; and TCP's flags. Of a packet that the kernel has joined, and may
+// cut up again, SCTP and UDP have no more in one piece (GSO_BY_FRAGS, SKB_GSO_FRAGLIST).
+var (
+	head    = writeBack{offset: 4, size: 4, register: reg}
+	headTCP = writeBack{offset: 12, size: 4, register: reg}
+)
 
 // errorHeads are the parts of an ICMP error that copyHeads writes back: as far as an error has them, the IPv4 header
 // and the ports of the packet that the error is about; and the same for IPv6.
@@ -25,25 +31,30 @@ var errorHeads = []writeBack{{offset: 20, size: 16, register: reg}, {offset: 40,
 //
 //	iifgroup != 1073741824 accept
 //	@th,32,32 set @th,32,32
-//	@th,96,32 set @th,96,32
+//	meta l4proto tcp @th,96,32 set @th,96,32
 //	ip protocol != icmp accept
 //	ip6 nexthdr tcp accept
 //	ip6 nexthdr udp accept
+//	ip6 nexthdr sctp accept
 //	@th,160,128 set @th,160,128
 //	@th,320,128 set @th,320,128
 //
 // A packet that is too short for a rule, or is a fragment without the beginning, passes unchanged. IPv6
 // may have further headers before ICMP, and a pod can change these headers, too. So the last rules copy
-// everything of IPv6 but plain TCP and UDP.
+// everything of IPv6 but plain TCP, UDP and SCTP.
 func copyHeads(group uint32) []rule {
-	rules := []rule{acceptOthers(group)}
-	for _, h := range heads {
-		rules = append(rules, h.rule())
-	}
-	rules = append(rules,
+	tcp := headTCP.rule()
+	tcp.text = "meta l4proto tcp " + tcp.text
+	tcp.exprs = slices.Concat([]expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{unix.IPPROTO_TCP}},
+	}, tcp.exprs)
+	rules := []rule{acceptOthers(group), head.rule(), tcp,
 		ipv4.carries("ip protocol != icmp accept", 9, expr.CmpOpNeq, unix.IPPROTO_ICMP),
 		ipv6.carries("ip6 nexthdr tcp accept", 6, expr.CmpOpEq, unix.IPPROTO_TCP),
-		ipv6.carries("ip6 nexthdr udp accept", 6, expr.CmpOpEq, unix.IPPROTO_UDP))
+		ipv6.carries("ip6 nexthdr udp accept", 6, expr.CmpOpEq, unix.IPPROTO_UDP),
+		ipv6.carries("ip6 nexthdr sctp accept", 6, expr.CmpOpEq, unix.IPPROTO_SCTP),
+	}
 	for _, h := range errorHeads {
 		rules = append(rules, h.rule())
 	}
@@ -95,14 +106,15 @@ func dontTrack(group uint32) []rule {
 	return rules
 }
 
-// dropHidden drops what one live link sends by IPv6 to another, if it is not tracked, such as what dontTrack has left
-// alone. The receiver's answers would be tracked, and count as connections that the receiver has begun.
+// dropHidden drops what a live link sends by IPv6 to a pod of any instance, if it is not tracked, such as what dontTrack
+// has left alone. The receiver's answers would be tracked, and count as connections that the receiver has begun.
 //
-//	iifgroup 1073741824 oifgroup 1073741824 ct state untracked meta nfproto ipv6 drop
+//	iifgroup 1073741824 oifgroup 1073741824-2147483647 ct state untracked meta nfproto ipv6 drop
 func dropHidden(group uint32) rule {
+	pods, toPods := inGroups("oifgroup", stamp.FirstGroup, stamp.LastGroup)
 	return rule{
-		text:  fmt.Sprintf("iifgroup %d oifgroup %d ct state untracked meta nfproto ipv6 drop", group, group),
-		exprs: slices.Concat(enters(group), leavesBy(group), untracked(), ipv6.protocol(), []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}),
+		text:  fmt.Sprintf("iifgroup %d %s ct state untracked meta nfproto ipv6 drop", group, pods),
+		exprs: slices.Concat(enters(group), toPods, untracked(), ipv6.protocol(), []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}),
 	}
 }
 

@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"net"
 	"net/netip"
 	"slices"
 	"testing"
@@ -54,6 +55,20 @@ func TestStrays(t *testing.T) {
 	noted("from such an address", other.addrs...)
 	says(beyond, w.node)
 	noted("to an address of the node", slices.Concat(other.addrs, w.node.addrs)...)
+	must(t, tables.ClearStrays(r.Instance, w.node.addrs))
+	for family, from := range w.node.addrs {
+		w.inside(w.node.at, func() error {
+			to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(beyond.addrs[family], port))
+			conn, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), to)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			_, err = conn.Write([]byte("hello"))
+			return err
+		})
+	}
+	noted("from an address of the node", slices.Concat(other.addrs, w.node.addrs)...)
 	next := r
 	next.Pools = append(slices.Clone(r.Pools), netip.MustParsePrefix("10.99.0.0/16"))
 	must(t, tables.Change(r, next))
