@@ -154,6 +154,37 @@ func TestPoolWithoutItsRoute(t *testing.T) {
 	})
 }
 
+// The kernel was too slow for an agent that starts. The agent takes soon what pods need, and does not leave it to the next
+// sweep.
+func TestHeldSoon(t *testing.T) {
+	r := newRig(t)
+	r.begin()
+	r.close()
+	r.pools = append(r.pools, "extra=10.89.0.0/24")
+	o, err := r.options()
+	must(t, err)
+	o.Config.SweepInterval = time.Hour
+	var tries atomic.Int32
+	o.Decorate = change(poolroute.KindName, func(k *hold.Kind) {
+		acquire := k.Acquire
+		k.Acquire = func(ctx context.Context, h hold.Hold) error {
+			if h.Spec.(*poolroute.Spec).CIDR.String() == "10.89.0.0/24" && tries.Add(1) <= 2 {
+				return errors.New("too slow")
+			}
+			return acquire(ctx, h)
+		}
+	})
+	r.live(o, nil)
+	c := r.serving()
+	pod := nettest.Pod(t)
+	nettest.Eventually(t, "the agent to attach", func() bool {
+		_, err := c.Add(t.Context(), request("c", pod, `"pool":"extra"`))
+		return err == nil
+	})
+	_, err = c.Delete(t.Context(), key("c"), true)
+	must(t, err)
+}
+
 // hangingTable is a table whose writing hangs until heal is closed.
 type hangingTable struct {
 	kinds.Table

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -149,9 +150,36 @@ func TestNewPoolWaitsForItsRules(t *testing.T) {
 	pod := nettest.Pod(t)
 	_, err = r.tryAdd(request("c", pod, `"pool":"extra"`))
 	wantError(t, err, cni.CodeTryAgain, "no buffer space")
+	r.ground.Pools.Rinsed(r.ground.Pools.Due(r.core.Clock.Now()))
 	b.broken.Store(false)
 	r.Sweep(t.Context())
+	if !r.ground.Pools.Tainted("extra") { // the table has noted nothing of the pool until now
+		t.Error("the pool is not tainted")
+	}
 	r.add(request("c", pod, `"pool":"extra"`))
+}
+
+// asked is a table that counts the questions for strays among a pod's addresses.
+type asked struct {
+	kinds.Table
+	strays atomic.Int32
+}
+
+func (a *asked) Strays(addrs []netip.Addr) ([]netip.Addr, bool, error) {
+	if len(addrs) > 0 {
+		a.strays.Add(1)
+	}
+	return a.Table.Strays(addrs)
+}
+
+// An ADD asks whether others have reached its addresses when it chooses them, and again when the pod has its routes.
+func TestADDAsksForStraysTwice(t *testing.T) {
+	r := start(t)
+	a := &asked{Table: r.node.Table}
+	r.node.Table = a
+	if r.add(request("c", nettest.Pod(t))); a.strays.Load() != 2 {
+		t.Errorf("an ADD asks %d times", a.strays.Load())
+	}
 }
 
 // An ADD comes while a reload is taking what pods of a new pool need. The ADD waits, also if it has chosen the pool

@@ -54,6 +54,7 @@ func (a *Agent) life(c *config.Config, reload <-chan config.Reading) daemon.Life
 			return mend, err
 		},
 		Own: []func(context.Context){
+			a.ground.KeepHeld,
 			a.traffic.KeepRinsed,
 			a.traffic.KeepHidden,
 			a.traffic.KeepMapped,

@@ -104,7 +104,7 @@ func (a *Agent) furnish(o Options) (err error) {
 	a.Verbs = verbs.New(d, a.index, a.drain, a.ground, all, n.OpenNetns)
 	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all)
 	a.peers = peers.New(d, peers.Options{Metric: n.Metric, Own: a.ground.Prefixes, Changed: a.ground.Reach})
-	a.ground.Hooks = ground.Hooks{Exposed: a.traffic.Touched, Rests: a.traffic.Rests, Reached: a.peers.Reached, Tell: a.Tell}
+	a.ground.Hooks = ground.Hooks{Exposed: a.traffic.Exposed, Rests: a.traffic.Rests, Reached: a.peers.Reached, Tell: a.Tell}
 	if o.Config.Kubernetes != nil {
 		a.kube, err = kube.New(kube.Options{
 			Kubernetes: *o.Config.Kubernetes, Agent: "berthd/" + o.Version, Log: d.Log, Given: a.ground.Give, Others: a.peers,

@@ -54,7 +54,6 @@ func (g *Ground) heldCIDRs() []heldCIDR {
 // holdCIDRs takes the CIDRs of all pools at once, so that many CIDRs that hang delay the agent no
 // longer than one CIDR. It returns the errors by pool.
 func (g *Ground) holdCIDRs(ctx context.Context) map[string]error {
-	starts := g.lack.Load() == nil
 	var mu sync.Mutex
 	failed := map[string]error{}
 	var all sync.WaitGroup
@@ -66,13 +65,7 @@ func (g *Ground) holdCIDRs(ctx context.Context) map[string]error {
 				if first, lost := g.Pools.First(cidr); lost {
 					rec.First = first.String()
 				}
-				_, held := g.Ledger.Holder(CIDRName(cidr))
-				err := g.holdOne(ctx, rec, CIDRName(cidr), spec)
-				if starts || !held { // no route may have kept traffic from these addresses, which others' pods may have had
-					g.Pools.Taint(cidr)
-					g.Hooks.Rests()
-				}
-				if err != nil {
+				if err := g.holdOne(ctx, rec, CIDRName(cidr), spec); err != nil {
 					mu.Lock()
 					defer mu.Unlock()
 					failed[pool.Name] = errors.Join(failed[pool.Name], err)

@@ -41,6 +41,7 @@ type Ground struct {
 	rules     atomic.Pointer[nft.Ruleset]      // what the table was last told to contain; nil: nothing yet
 	hanging   sync.Map                         // what is being done aside, by its name (see aside)
 	doubted   chan struct{}                    // has a token while the table may not be what cuts rely on
+	lacks     chan struct{}                    // has a token if Hold could not take something
 	turn      turn.One                         // whoever has taken it may change which CIDRs are used, or give CIDRs back
 	uplinkMTU int                              // the least MTU of the default routes' links, bytes; 0: there are no such routes
 	lack      atomic.Pointer[map[string]error] // why Hold could not take something, by pool
@@ -71,7 +72,7 @@ func New(d *daemon.Core, n *node.Node, c *config.Config) (*Ground, error) {
 	pools, err := ipam.New(c.Pools)
 	g := &Ground{
 		Core: d, Pools: pools, node: n, began: c,
-		doubted: make(chan struct{}, 1), forwarded: map[string]bool{}, turn: turn.OneAside(),
+		doubted: make(chan struct{}, 1), lacks: make(chan struct{}, 1), forwarded: map[string]bool{}, turn: turn.OneAside(),
 	}
 	g.config.Store(c)
 	g.file.Store(c)
@@ -100,7 +101,33 @@ func (g *Ground) Hold(ctx context.Context) error {
 	if ctx.Err() == nil { // otherwise the errors may only say that the time was up
 		g.lack.Store(&lack)
 	}
+	if all != nil {
+		select {
+		case g.lacks <- struct{}{}:
+		default:
+		}
+	}
 	return all
+}
+
+// KeepHeld takes again soon what Hold could not take, until ctx ends: until then the node attaches no pods, or none of
+// some pools. On a busy node, the kernel may only have been slow. The waits grow up to againMost; a sweep tries
+// it, too.
+func (g *Ground) KeepHeld(ctx context.Context) {
+	for wait := againFirst; ; wait = min(2*wait, againMost) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-g.lacks:
+		}
+		daemon.Sleep(ctx, wait, nil)
+		if ctx.Err() != nil {
+			return
+		}
+		if g.Keep(ctx); len(g.lacks) == 0 {
+			wait = againFirst / 2
+		}
+	}
 }
 
 // everyPool is the key of what the pods of all pools need. No pool has this name.
@@ -140,6 +167,9 @@ func (g *Ground) Lacking(pool string) error {
 }
 
 const (
+	// againFirst and againMost are the first and the longest wait before KeepHeld tries again.
+	againFirst = time.Second
+	againMost  = time.Minute
 	// formerHolder is how long holdOne waits for a former owner to be gone.
 	formerHolder = 10 * time.Second
 	// Holding is how long holdOne waits until a kind has taken one thing, or looked at

@@ -26,13 +26,25 @@ func (g *Ground) keepTable(ctx context.Context) error {
 		if was := g.rules.Load(); was != nil && reflect.DeepEqual(*was, want) {
 			return g.node.Table.Retry()
 		}
-		g.rules.Store(nil)
+		was := g.rules.Swap(nil)
 		if err := g.node.Table.SetRuleset(want); err != nil {
 			return err
 		}
 		g.rules.Store(&want)
+		g.taint(was)
 		return nil
 	})
+}
+
+// taint says that the table has noted nothing yet of the pools' CIDRs that are new in its rules: nobody knows which of
+// their addresses others have reached. was is nil if nobody knows what the table had.
+func (g *Ground) taint(was *nft.Ruleset) {
+	for _, c := range prefixes(g.config.Load().Pools) {
+		if was == nil || !slices.Contains(was.Pools, c) {
+			g.Pools.Taint(c)
+		}
+	}
+	g.Hooks.Rests()
 }
 
 // outside returns the blocked CIDRs that are in no pool. If a pod can have an address, the address

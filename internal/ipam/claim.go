@@ -34,7 +34,7 @@ func (p *IPAM) Claim(pool string, now time.Time) (c Claim, err error) {
 		return Claim{}, err
 	}
 	x.take(&c)
-	p.doubt(c)
+	p.doubt(c.Addrs()...)
 	return c, nil
 }
 
@@ -72,16 +72,16 @@ func (p *IPAM) ClaimExact(pool string, wanted []netip.Addr, now time.Time) (Clai
 		c.space.use(c, off)
 	}
 	x.take(&got)
-	p.doubt(got)
+	p.doubt(got.Addrs()...)
 	return got, nil
 }
 
 // doubt marks claimed addresses of tainted CIDRs: if nobody comes to use them, they are due when they are free.
-func (p *IPAM) doubt(c Claim) {
+func (p *IPAM) doubt(claimed ...netip.Addr) {
 	if len(p.tainted) == 0 {
 		return
 	}
-	for _, a := range c.Addrs() {
+	for _, a := range claimed {
 		if of, off := p.locate(a); of != nil && p.tainted[of.prefix] {
 			of.space.doubt(of, off)
 		}

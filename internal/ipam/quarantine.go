@@ -103,6 +103,7 @@ func (p *IPAM) Adopt(addrs []netip.Addr, now time.Time) (claimed []netip.Addr) {
 	for _, a := range addrs {
 		if state, ok := p.stateOf(a, now); !ok || state == rested {
 			p.place(mark{addr: a, state: used})
+			p.doubt(a)
 			claimed = append(claimed, a)
 		}
 	}

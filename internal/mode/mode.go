@@ -37,6 +37,8 @@ type Mode interface {
 	// compares its configuration with the plan. undo gives the names back; the caller calls
 	// undo if the owner does not get into the ledger.
 	Plan(ctx context.Context, id hold.ID, r attachment.Record, c *netconf.Conf) (o hold.Owner, undo func(), err error)
+	// Taken is called with an owner that Plan returned, once the engine has taken it, and before anybody hears of that.
+	Taken(o hold.Owner)
 	// Result is the CNI result of an attachment: a function of its record.
 	Result(o hold.Owner, r attachment.Record) (*types100.Result, error)
 

@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/patience"
 	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/internal/stamp"
 )
@@ -16,8 +18,20 @@ import (
 // this agent's pools, if the pod is gone: otherwise the address's next pod would get what comes to
 // the port, and no pod could have the port. A pod counts as gone if its link is not on the node, or
 // if this agent is releasing it. If no pod of that agent is left, its whole table goes. Should that
-// agent be only stopped, it makes its table again when it starts.
+// agent be only stopped, it makes its table again when it starts. ClearLeft waits for leftLimit at most, while another
+// program keeps nftables busy, and goes on behind that: so it comes before rules that a later ADD needs.
 func (p *Ports) ClearLeft() error {
+	_, err := patience.Call(&p.clearing, "left", leftLimit, func() (struct{}, error) { return struct{}{}, p.clearLeft() }, nil)
+	if errors.Is(err, patience.ErrHangs) {
+		return errors.New("looking for host ports that other agents have left: nftables does not answer in time")
+	}
+	return err
+}
+
+// leftLimit is as long as a start waits for anything else that hangs (ground.Holding).
+const leftLimit = 5 * time.Second
+
+func (p *Ports) clearLeft() error {
 	all, err := p.node.OtherPorts()
 	if err != nil {
 		return fmt.Errorf("looking for host ports that other agents have left: %w", err)

@@ -21,6 +21,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/hostports"
 	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/patience"
 )
 
 // Ports are the host ports of a node's pods.
@@ -34,6 +35,8 @@ type Ports struct {
 	has    map[port]map[netip.Addr]hold.ID // by the addresses of the node; the unspecified address stands for all addresses
 	adding map[hold.ID]bool                // owners that have claimed ports and are not in the ledger yet
 	freed  chan struct{}                   // closed when ports are freed next
+
+	clearing patience.Calls // ClearLeft
 }
 
 // port is a port of one family.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/berth-net/berth/internal/ipam"
@@ -59,29 +58,40 @@ func (t *Traffic) claimOwn(ctx context.Context, pool string, wanted []netip.Addr
 }
 
 // unbar has the kernel forget the connections of those among claimed addresses that others may have reached past the
-// pods: strays, doubtful ones, and all of them where the table cannot tell. After a second the claim goes on, because no
-// pod waits for connection tracking that hangs, and unbar deletes nothing any more.
+// pods: strays, doubtful ones, and all of them where the table cannot tell. The claim goes on without a pass over
+// connection tracking that takes too long (forget), because no pod waits for connection tracking that hangs.
 func (t *Traffic) unbar(claimed []netip.Addr) {
-	reached, whole, err := t.strays(claimed)
+	reached, whole, cleared, err := t.strays(claimed)
 	if !whole {
 		reached, err = claimed, errors.Join(err, t.suspect())
 		defer t.Rests() // the pass for all other addresses comes behind this claim's
 	}
+	t.drop(claimed, reached, cleared, err)
+}
+
+// Unbar does for addresses in use, to which the pods have their routes by now, what Claim did before somebody could
+// reach them: between the two, somebody may have begun connections past the pods.
+func (t *Traffic) Unbar(addrs []netip.Addr) {
+	reached, _, cleared, err := t.strays(addrs)
+	t.drop(addrs, reached, cleared, err)
+}
+
+// drop has the kernel forget the connections of those among claimed addresses that others have reached, and of doubtful
+// ones. cleared is what strays returned, and err is what went wrong before.
+func (t *Traffic) drop(claimed, reached []netip.Addr, cleared bool, err error) {
 	before := t.ground.Pools.Taints()
-	for _, a := range t.ground.Pools.Doubtful(claimed) { // behind the question to the table, because suspect sets the mark last
+	for _, a := range t.ground.Pools.Doubtful(claimed) { // behind the question to the table, because suspect taints behind the mark
 		if !slices.Contains(reached, a) {
 			reached = append(reached, a)
 		}
 	}
 	if len(reached) > 0 {
-		var late atomic.Bool
-		_, kept := within(t, "unbar", func() (struct{}, error) {
-			return struct{}{}, t.node.Tracked.ForgetUnless(reached, func(netip.Addr) bool { return late.Load() })
-		})
-		late.Store(true)
+		kept := t.forget(reached)
 		if err = errors.Join(err, kept); kept == nil {
-			t.forgot(reached)
 			t.ground.Pools.Trust(reached, before)
+			if cleared { // otherwise the table may clear what it notes from now on
+				t.forgot(reached)
+			}
 		}
 	}
 	if err != nil {

@@ -46,7 +46,8 @@ func (t *Traffic) rinse(ctx context.Context) (next time.Time, err error) {
 		return time.Time{}, err
 	}
 	defer done()
-	begun, marked := time.Now(), t.marked()
+	t.mark()
+	begun := time.Now()
 	pass := t.ground.Pools.Due(t.Clock.Now())
 	addrs, err := t.unknown(pass.Lost)
 	addrs = append(addrs, pass.Addrs...)
@@ -68,9 +69,6 @@ func (t *Traffic) rinse(ctx context.Context) (next time.Time, err error) {
 		return pass.Next, err
 	}
 	t.ground.Pools.RestOn(pass, others, t.Clock.Now().Add(restOn))
-	if !marked {
-		pass.Lost = nil // what begins meanwhile is not noted: they stay tainted
-	}
 	t.ground.Pools.Rinsed(pass)
 	t.failed.Store(nil)
 	return pass.Next, nil

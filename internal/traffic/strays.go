@@ -13,7 +13,8 @@ import (
 // such addresses (nft.Tables.Strays). A claim asks whether its addresses are among them, and has the kernel forget their
 // connections.
 //
-// What the table has noted can get lost, with the table or without it. The table shows that, by a mark that is gone. Then
+// What the table has noted can get lost, with the table or without it, and others can keep it from noting. The table shows
+// that, by a mark that is gone, or because others have touched it (table.Keeper.Strays). Then
 // all addresses are suspect, those that are free (ipam.IPAM.Taint) and those that are being claimed, and the agent sets
 // the mark again. A kernel that lacks what host ports need notes nothing, and never has the mark: there each claim has
 // the connections of its addresses forgotten.
@@ -23,7 +24,9 @@ var all = [...]netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.
 
 // strays returns those among claimed addresses that the table has noted, and clears what it has noted of them: what
 // begins while the kernel forgets is noted anew. whole is false if the table may have lost some of them, or does not answer.
-func (t *Traffic) strays(claimed []netip.Addr) (strays []netip.Addr, whole bool, err error) {
+// cleared is false if the table may still clear later what it has noted.
+func (t *Traffic) strays(claimed []netip.Addr) (strays []netip.Addr, whole, cleared bool, err error) {
+	marks := t.marking.Load()
 	type answer struct {
 		found []netip.Addr
 		whole bool
@@ -32,43 +35,38 @@ func (t *Traffic) strays(claimed []netip.Addr) (strays []netip.Addr, whole bool,
 		a.found, a.whole, err = t.node.Table.Strays(claimed)
 		return a, err
 	})
+	strays, cleared = t.noted(claimed, got.found), true
 	if len(got.found) > 0 {
 		_, unclear := within(t, "clear", func() (struct{}, error) { return struct{}{}, t.node.Table.ClearStrays(got.found) })
-		err = errors.Join(err, unclear)
+		cleared, err = unclear == nil, errors.Join(err, unclear)
 	}
-	return t.noted(claimed, got.found), got.whole, err
+	return strays, got.whole && marks%2 == 0 && t.marking.Load() == marks, cleared, err
 }
 
-// Touched says that others may have touched the table: what it notes, or should have noted, may be lost.
-func (t *Traffic) Touched() {
-	t.taintAll()
-	t.Rests()
-	t.Exposed()
-}
-
-// taintAll says that nobody knows with which addresses somebody has begun connections past the pods.
-func (t *Traffic) taintAll() {
-	for _, prefix := range all {
-		t.ground.Pools.Taint(prefix)
-	}
-}
-
-// suspect taints all addresses, and then sets the mark. A pass that begins in between must not end the taint (marked).
+// suspect sets the mark, and then taints all addresses. While it is about that, no claim trusts the mark (marking), and
+// a pass that has begun before does not end the taint.
 func (t *Traffic) suspect() error {
 	if !t.notes() {
 		return nil
 	}
-	t.taintAll()
 	_, err := within(t, "mark", func() (none struct{}, err error) {
-		t.marking.Lock()
-		defer t.marking.Unlock()
+		t.marks.Lock()
+		defer t.marks.Unlock()
 		if _, whole, err := t.node.Table.Strays(nil); whole || err != nil { // another claim has set the mark
 			return none, err
 		}
-		return none, t.node.Table.MarkStrays()
+		t.marking.Add(1)
+		defer t.marking.Add(1)
+		if err := t.node.Table.MarkStrays(); err != nil {
+			return none, err
+		}
+		for _, prefix := range all {
+			t.ground.Pools.Taint(prefix)
+		}
+		return none, nil
 	})
-	if errors.Is(err, kernel.ErrNotFound) {
-		return nil // the table is gone, and the agent is about to write it: the next claim or pass sets the mark
+	if errors.Is(err, kernel.ErrNotFound) || errors.Is(err, kernel.ErrAgain) {
+		return nil // the table is not as it should be, and the agent is about to mend it
 	}
 	return err
 }
@@ -76,22 +74,11 @@ func (t *Traffic) suspect() error {
 // notes reports whether the kernel has what the table needs to note strays.
 func (t *Traffic) notes() bool { return t.node.Table.Lacks()&nft.HostPorts == 0 }
 
-// marked sets the mark if it is gone, and reports whether the table notes all strays from now on. It is true, too, on a
-// kernel that notes none.
-func (t *Traffic) marked() bool {
-	if !t.notes() {
-		return true
+// mark sets the mark if it is gone. If it cannot, the next claim tries again.
+func (t *Traffic) mark() {
+	if _, whole, err := t.node.Table.Strays(nil); err == nil && !whole {
+		_ = t.suspect()
 	}
-	for range 2 {
-		_, whole, err := t.node.Table.Strays(nil)
-		if whole || err != nil {
-			return whole
-		}
-		if t.suspect() != nil {
-			return false // the next claim tells of the error
-		}
-	}
-	return false
 }
 
 // noted returns those among addrs that the table notes now (found), or has noted before the kernel was last asked in vain

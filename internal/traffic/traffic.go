@@ -37,10 +37,12 @@ type Traffic struct {
 		sync.Mutex
 		noted map[netip.Addr]bool
 	}
-	marking  sync.Mutex    // whoever sets the mark of the table's strays has it
-	missed   missed        // whether the table was missing then, or others have touched it
-	mapped   chan struct{} // has a token when mappings has host ports
-	mappings struct {      // host ports that were mapped since the last pass for these
+	forgettings forgettings   // the passes for claimed addresses
+	marks       sync.Mutex    // whoever sets the mark of the table's strays has it
+	marking     atomic.Int64  // odd while somebody sets the mark, and has not tainted all addresses yet
+	missed      missed        // whether the table was missing then, or others have touched it
+	mapped      chan struct{} // has a token when mappings has host ports
+	mappings    struct {      // host ports that were mapped since the last pass for these
 		sync.Mutex
 		new  []nft.Mapping
 		anew bool // the next pass is for all host ports

@@ -3,6 +3,8 @@ package hostile
 import (
 	"net"
 	"net/netip"
+	"os/exec"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -200,4 +202,30 @@ func TestLiesAreNotKeptInTheVictimsName(t *testing.T) {
 		t.Errorf("%d connections are tracked in the name of who answers, not 50", k)
 	}
 	n.wantGone()
+}
+
+// A machine of the LAN advertises a pod's address as one on its link, on a node that takes advertisements. The node
+// takes the route, and goes on to send to the pod by the pod's own link.
+func TestNoAdvertisementTakesAPodsAddress(t *testing.T) {
+	n := newNode(t, plain)
+	a := n.add("a")
+	nettest.Sysctl(t, n.lan, "ipv6/conf/eth0/accept_ra", "0") // it hears itself
+	sysctl(t, "ipv6/conf/up0/accept_ra", "2")
+	nettest.Run(t, n.lan, "ip -6 addr add fe80::900d/64 dev eth0 nodad")
+	ip := func(args ...string) string {
+		out, err := exec.Command("ip", append([]string{"-6", "route"}, args...)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return string(out)
+	}
+	nettest.Eventually(t, "the node to take the route", func() bool {
+		nettest.Advertise(t, n.lan, "eth0", netip.MustParseAddr("fe80::900d"), netip.PrefixFrom(a.ip6, 128))
+		return strings.Contains(ip("show", a.ip6.String()), "dev up0 proto kernel")
+	})
+	if way := ip("get", a.ip6.String()); !strings.Contains(way, " dev "+a.host+" ") {
+		t.Errorf("packets to the pod go another way: %s", way)
+	}
+	nettest.Ping(t, n.lan, a.ip6)
+	nettest.Run(t, nil, "ip -6 route del "+a.ip6.String()+" dev up0")
 }

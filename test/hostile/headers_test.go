@@ -3,6 +3,7 @@ package hostile
 import (
 	"encoding/binary"
 	"fmt"
+	"net/netip"
 	"os/exec"
 	"slices"
 	"strings"
@@ -41,7 +42,7 @@ func TestPodsHideNothingBehindHeaders(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, "masquerade: {ports: 20000-21023}\nconnections: 512\n"+plain)
 			a, b := n.add("a"), n.add("b")
-			heard := listen(t, n.lan)
+			heard, other := listen(t, n.lan), listen(t, b.at)
 			lan6 := nettest.Serve(t, n.lan, "udp6", "[2001:db8::2]:0")
 			talk := func() bool { _, err := nettest.Talk(a.at, "udp6", lan6, oneTry); return err == nil }
 			nettest.Eventually(t, "the pod to reach the machine outside", talk)
@@ -59,9 +60,32 @@ func TestPodsHideNothingBehindHeaders(t *testing.T) {
 					t.Fatalf("the pod has a connection: %s", line)
 				}
 			}
-			if got := heard.all(func(s seen) bool { return s.proto == unix.IPPROTO_AH || s.proto == unix.IPPROTO_DSTOPTS }); len(got) > 0 {
+			hidden := func(s seen) bool { return s.proto == unix.IPPROTO_AH || s.proto == unix.IPPROTO_DSTOPTS }
+			if got := heard.all(hidden); len(got) > 0 {
 				t.Errorf("a machine outside hears %v", got)
 			}
+			if got := other.all(hidden); len(got) > 0 { // its answers would be its own connections
+				t.Errorf("another pod hears %v", got)
+			}
 		})
+	}
+}
+
+// A pod hides what it sends to a blocked address behind extension headers, and behind them it looks like a question to a
+// name server, which may pass. Where packets go there with the pod's own address (excludedCIDRs), nothing leaves.
+func TestNothingHiddenGoesToBlockedAddresses(t *testing.T) {
+	n := newNode(t, "masquerade: {excludedCIDRs: [fc00::/7]}\n"+plain)
+	a, heard := n.add("a"), listen(t, n.lan)
+	blocked := netip.MustParseAddr("fd00:ec2::254")
+	w := a.wire(t)
+	question := udpPacket(a.ip6, blocked, 100, 53, "who is")
+	questions := func() bool { return heard.count(func(s seen) bool { return s.dst == blocked && s.proto == udp }) > 0 }
+	w.send(ether(a.mac, w.mac, behind(question, true, false)))
+	nettest.Eventually(t, "the machine outside hears a plain question", func() bool {
+		w.send(ether(a.mac, w.mac, question))
+		return questions()
+	})
+	if got := heard.all(func(s seen) bool { return s.proto == unix.IPPROTO_DSTOPTS }); len(got) > 0 {
+		t.Errorf("a machine outside hears %v", got)
 	}
 }

@@ -72,6 +72,28 @@ func (s *shared) send(t *testing.T, frame []byte) {
 // change changes the frame that was sent.
 func (s *shared) change(frame []byte) { copy(s.page[len(vxlanHead):], frame) }
 
+// changeBehindTheRules sends an IP packet from a to v, and changes the packet while it waits in a queue behind all rules
+// of the node. It returns when v has got the packet. w is a's wire, and heard is what v hears.
+func (s *shared) changeBehindTheRules(t *testing.T, a, v *pod, w *wire, heard *tap, read, then []byte) {
+	t.Helper()
+	own, victim := a.own(v.ip4), v.ip4
+	if read[0]>>4 == 6 {
+		own, victim = a.ip6, v.ip6
+	}
+	mark := func(size int) { w.send(ether(a.mac, w.mac, packet(own, victim, marker, make([]byte, size)))) }
+	marks := func() int { return heard.count(func(s seen) bool { return s == seen{own, victim, marker} }) }
+	nettest.Run(t, nil, "tc qdisc add dev "+v.host+" root tbf rate 8bit burst 1600 limit 100000")
+	nettest.Eventually(t, "a packet that waits", func() bool { mark(1400); return waiting(t, v.host) > 0 })
+	before := waiting(t, v.host)
+	s.send(t, ether(a.mac, w.mac, read))
+	nettest.Eventually(t, "the packet waits behind the rules", func() bool { return waiting(t, v.host) > before })
+	s.change(ether(a.mac, w.mac, then))
+	nettest.Run(t, nil, "tc qdisc change dev "+v.host+" root tbf rate 1gbit burst 100000 limit 100000")
+	passed := marks()
+	nettest.Eventually(t, "what is sent behind it", func() bool { mark(8); return waiting(t, v.host) == 0 && marks() > passed })
+	nettest.Run(t, nil, "tc qdisc del dev "+v.host+" root")
+}
+
 // waiting is how many packets wait in a link's queue, behind all rules.
 func waiting(t *testing.T, link string) (n uint32) {
 	t.Helper()
@@ -150,22 +172,7 @@ func TestPacketsDoNotChangeBehindTheRules(t *testing.T) {
 			{"a true error", truth, aboutFar(as.own, as.victim, as.further, truth), as.further},
 		} {
 			t.Run(fmt.Sprint(way.what, " from ", as.own), func(t *testing.T) {
-				mark := func(size int) {
-					w.send(ether(a.mac, w.mac, packet(as.own, as.victim, marker, make([]byte, size))))
-				}
-				marks := func() int {
-					return heard.count(func(s seen) bool { return s == seen{as.own, as.victim, marker} })
-				}
-				nettest.Run(t, nil, "tc qdisc add dev "+v.host+" root tbf rate 8bit burst 1600 limit 100000")
-				nettest.Eventually(t, "a packet that waits", func() bool { mark(1400); return waiting(t, v.host) > 0 })
-				before := waiting(t, v.host)
-				page.send(t, ether(a.mac, w.mac, way.read))
-				nettest.Eventually(t, "the packet waits behind the rules", func() bool { return waiting(t, v.host) > before })
-				page.change(ether(a.mac, w.mac, way.then))
-				nettest.Run(t, nil, "tc qdisc change dev "+v.host+" root tbf rate 1gbit burst 100000 limit 100000")
-				passed := marks()
-				nettest.Eventually(t, "what is sent behind it", func() bool { mark(8); return waiting(t, v.host) == 0 && marks() > passed })
-				nettest.Run(t, nil, "tc qdisc del dev "+v.host+" root")
+				page.changeBehindTheRules(t, a, v, w, heard, way.read, way.then)
 				out, err := nettest.Command(v.at, nettest.Program(t, "ip"), "route", "get", way.to.String()).CombinedOutput()
 				if err != nil {
 					t.Fatalf("%v: %s", err, out)
@@ -175,5 +182,44 @@ func TestPacketsDoNotChangeBehindTheRules(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A pod sends a TCP segment, a datagram or an SCTP packet from memory that both the pod and the kernel have, and changes
+// ports or flags when the rules and connection tracking have read them. The receiver gets what they have read, also where the kernel does not copy headers for itself (ip_early_demux).
+func TestTransportsDoNotChangeBehindTheRules(t *testing.T) {
+	n := newNode(t, plain)
+	nettest.Sysctl(t, nil, "ipv4/ip_early_demux", "0")
+	a, v := n.add("a"), n.add("v")
+	st, err := n.API.Status(t.Context(), "")
+	must(t, err)
+	defer n.hang()()
+	for _, name := range []string{"ports_in", "ports_out", "ports_back", "nat_out"} { // NAT copies headers, too
+		nft(t, fmt.Sprintf("flush chain inet berth-%[1]s %[2]s\ndelete chain inet berth-%[1]s %[2]s", st.Instance, name))
+	}
+	w, page, heard := a.wire(t), a.shared(t), listen(t, v.at)
+	const sctp, initiation = unix.IPPROTO_SCTP, 1
+	chunk := func(from, to uint16) []byte {
+		head := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, from), to)
+		return packet(a.ip4, v.ip4, sctp, slices.Concat(head, make([]byte, 8), []byte{initiation, 0, 0, 20}, make([]byte, 16)))
+	}
+	for name, way := range map[string]struct{ read, then []byte }{
+		"flags":          {tcpPacket(a.ip4, v.ip4, 1001, 2002, syn, 1, 0), tcpPacket(a.ip4, v.ip4, 1001, 2002, ack, 1, 0)},
+		"ports":          {tcpPacket(a.ip4, v.ip4, 1001, 2002, syn, 1, 0), tcpPacket(a.ip4, v.ip4, 2002, 1001, syn, 1, 0)},
+		"a datagram":     {udpPacket(a.ip4, v.ip4, 1001, 2002, "hello"), udpPacket(a.ip4, v.ip4, 2002, 1001, "hello")},
+		"an SCTP packet": {chunk(1001, 2002), chunk(2002, 1001)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := make(chan []byte, 100)
+			overhears(t, v.at, func(p []byte) {
+				if p[9] == way.read[9] && netip.AddrFrom4([4]byte(p[12:])) == a.ip4 {
+					got <- p
+				}
+			})
+			page.changeBehindTheRules(t, a, v, w, heard, way.read, way.then)
+			if p := <-got; !slices.Equal(p[20:36], way.read[20:36]) {
+				t.Errorf("v gets %x, not %x", p[20:36], way.read[20:36])
+			}
+		})
 	}
 }

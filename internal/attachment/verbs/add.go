@@ -315,6 +315,7 @@ func (v *Verbs) attach(ctx context.Context, add *addition, old []*attachment.Ent
 	if err != nil {
 		return nil, err
 	}
+	add.mode.Taken(o)
 	return v.index.Entry(o, add.record), nil
 }
 

@@ -3,57 +3,77 @@ package nft
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/stamp"
 )
 
-// heads are the parts of a transport's header that copyHeads writes back, in bytes: an ICMP header;
-// behind this header, as far as an ICMP error has them, the IPv4 header and the ports of the packet
-// that the error is about; and the same for IPv6.
-var heads = []writeBack{
-	{offset: 4, size: 4, register: reg}, {offset: 20, size: 16, register: reg}, {offset: 40, size: 16, register: reg},
-}
+// head and headTCP are the parts of a transport's header that copyHeads writes back, in bytes: with what is before it,
+// the ports of all protocols and an ICMP header; and TCP's flags. Of a packet that the kernel has joined, and may
+// cut up again, SCTP and UDP have no more in one piece (GSO_BY_FRAGS, SKB_GSO_FRAGLIST).
+var (
+	head    = writeBack{offset: 4, size: 4, register: reg}
+	headTCP = writeBack{offset: 12, size: 4, register: reg}
+)
 
-// copyHeads copies what the rules read of a live link's packet into memory that only the kernel
+// errorHeads are the parts of an ICMP error that copyHeads writes back: as far as an error has them, the IPv4 header
+// and the ports of the packet that the error is about; and the same for IPv6.
+var errorHeads = []writeBack{{offset: 20, size: 16, register: reg}, {offset: 40, size: 16, register: reg}}
+
+// copyHeads copies what the rules and connection tracking read of a live link's packet into memory that only the kernel
 // writes. A pod can send packets whose contents stay in its own pages (PACKET_TX_RING, splice),
-// and change the contents until somebody reads them for the last time: the rules could see an echo
-// request, and the receiver an error. If a rule writes bytes of a packet, the kernel copies all bytes
-// before them, even if the rule writes the same bytes (nft_payload_set_eval, skb_ensure_writable).
+// and change the contents until somebody reads them for the last time: a rule could see one port, and connection tracking
+// another, or the rules an echo request, and the receiver an error. If a rule writes bytes of a packet, the kernel copies
+// all bytes before them, even if the rule writes the same bytes (nft_payload_set_eval, skb_ensure_writable).
 //
 //	iifgroup != 1073741824 accept
+//	@th,32,32 set @th,32,32
+//	meta l4proto tcp @th,96,32 set @th,96,32
 //	ip protocol != icmp accept
 //	ip6 nexthdr tcp accept
 //	ip6 nexthdr udp accept
-//	@th,32,32 set @th,32,32
+//	ip6 nexthdr sctp accept
 //	@th,160,128 set @th,160,128
 //	@th,320,128 set @th,320,128
 //
 // A packet that is too short for a rule, or is a fragment without the beginning, passes unchanged. IPv6
-// may have further headers before ICMP, and a pod can change these headers, too. So the rules copy
-// everything of IPv6 but plain TCP and UDP. The receiver's kernel (early demux) or the rewriting of
-// ports copies TCP and UDP headers.
+// may have further headers before ICMP, and a pod can change these headers, too. So the last rules copy
+// everything of IPv6 but plain TCP, UDP and SCTP.
 func copyHeads(group uint32) []rule {
-	rules := []rule{
-		acceptOthers(group),
+	tcp := headTCP.rule()
+	tcp.text = "meta l4proto tcp " + tcp.text
+	tcp.exprs = slices.Concat([]expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{unix.IPPROTO_TCP}},
+	}, tcp.exprs)
+	rules := []rule{acceptOthers(group), head.rule(), tcp,
 		ipv4.carries("ip protocol != icmp accept", 9, expr.CmpOpNeq, unix.IPPROTO_ICMP),
 		ipv6.carries("ip6 nexthdr tcp accept", 6, expr.CmpOpEq, unix.IPPROTO_TCP),
 		ipv6.carries("ip6 nexthdr udp accept", 6, expr.CmpOpEq, unix.IPPROTO_UDP),
+		ipv6.carries("ip6 nexthdr sctp accept", 6, expr.CmpOpEq, unix.IPPROTO_SCTP),
 	}
-	for _, h := range heads {
-		at := fmt.Sprintf("@th,%d,%d", 8*h.offset, 8*h.size)
-		rules = append(rules, rule{
-			text: at + " set " + at,
-			exprs: []expr.Any{
-				&expr.Payload{
-					OperationType: expr.PayloadLoad, DestRegister: reg,
-					Base: expr.PayloadBaseTransportHeader, Offset: h.offset, Len: h.size,
-				},
-				&h,
-			},
-		})
+	for _, h := range errorHeads {
+		rules = append(rules, h.rule())
 	}
 	return rules
+}
+
+// rule returns the rule that writes the bytes back.
+func (h writeBack) rule() rule {
+	at := fmt.Sprintf("@th,%d,%d", 8*h.offset, 8*h.size)
+	return rule{
+		text: at + " set " + at,
+		exprs: []expr.Any{
+			&expr.Payload{
+				OperationType: expr.PayloadLoad, DestRegister: reg,
+				Base: expr.PayloadBaseTransportHeader, Offset: h.offset, Len: h.size,
+			},
+			&h,
+		},
+	}
 }
 
 // extensions are the next headers behind which connection tracking looks for the transport (ipv6_ext_hdr).
@@ -64,7 +84,7 @@ var extensions = []byte{unix.IPPROTO_HOPOPTS, unix.IPPROTO_ROUTING, unix.IPPROTO
 // rewriting of ports look behind it (ipv6_skip_exthdr). And a pod can change extension headers while the packet passes:
 // copyHeads copies them only as far as it finds a transport. So a pod could open connections, get ports of the node,
 // and send errors, and no rule about TCP, UDP, SCTP or ICMP would see it. What is not tracked leaves the node by no
-// other address than the pod's own. The IPv6 header itself is the kernel's own copy (ip6_rcv_core), and joined
+// other address than the pod's own, and reaches no other pod (dropHidden). The IPv6 header itself is the kernel's own copy (ip6_rcv_core), and joined
 // fragments have no fragment header any more.
 //
 //	iifgroup != 1073741824 accept
@@ -84,6 +104,39 @@ func dontTrack(group uint32) []rule {
 		})
 	}
 	return rules
+}
+
+// dropHidden drops what a live link sends by IPv6 to a pod of any instance, if it is not tracked, such as what dontTrack
+// has left alone. The receiver's answers would be tracked, and count as connections that the receiver has begun.
+//
+//	iifgroup 1073741824 oifgroup 1073741824-2147483647 ct state untracked meta nfproto ipv6 drop
+func dropHidden(group uint32) rule {
+	pods, toPods := inGroups("oifgroup", stamp.FirstGroup, stamp.LastGroup)
+	return rule{
+		text:  fmt.Sprintf("iifgroup %d %s ct state untracked meta nfproto ipv6 drop", group, pods),
+		exprs: slices.Concat(enters(group), toPods, untracked(), ipv6.protocol(), []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}),
+	}
+}
+
+// dropHiddenToBlocked drops what is not tracked, and goes by IPv6 to a blocked address. It comes before acceptNames, which
+// reads a port behind headers that a pod can change while the packet passes.
+//
+//	iifgroup 1073741824 ct state untracked ip6 daddr @blocked6 drop
+func dropHiddenToBlocked(group uint32) rule {
+	return rule{
+		text: fmt.Sprintf("iifgroup %d ct state untracked ip6 daddr @blocked6 drop", group),
+		exprs: slices.Concat(enters(group), untracked(), ipv6.protocol(), ipv6.match(ipv6.daddr, "blocked6", false),
+			[]expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}),
+	}
+}
+
+// untracked lets a rule go on if connection tracking leaves a packet alone.
+func untracked() []expr.Any {
+	return []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATE, Register: reg},
+		mask(expr.CtStateBitUNTRACKED),
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, 4)},
+	}
 }
 
 // acceptOthers lets packets that came in by no link of a group skip the other rules.

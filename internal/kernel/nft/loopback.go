@@ -108,7 +108,7 @@ func (f family) toLoopback() (words string, exprs []expr.Any) {
 }
 
 // dropSyn drops an answer that begins a TCP connection: a SYN without an ACK. The kernel has copied the
-// flags when it rewrote the port, and so no pod changes them later (see copyHeads).
+// flags (copyHeads), and so no pod changes them later.
 //
 //	ip daddr 127.0.0.1 ct direction reply ct status dnat tcp flags & (syn | ack) == syn drop
 func dropSyn(f family) rule {
@@ -124,7 +124,7 @@ func dropSyn(f family) rule {
 }
 
 // dropInit drops an answer that begins an SCTP association. The rule first copies the type of the first
-// chunk, because the kernel copies no more than the ports when it rewrites one (see copyHeads).
+// chunk, because the kernel has copied no more than the common header's beginning (copyHeads).
 //
 //	ip daddr 127.0.0.1 ct direction reply ct status dnat meta l4proto sctp @th,96,8 set @th,96,8 @th,96,8 1 drop
 func dropInit(f family) rule {

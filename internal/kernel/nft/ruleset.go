@@ -109,6 +109,7 @@ func (r Ruleset) table(lacks Parts) table {
 	}
 	// Further rules use connection tracking only if the table needs it anyway.
 	tracks := r.Connections != 0 && lacks&Limit == 0 || r.Masquerade && lacks&Invalid == 0
+	hides := r.Live != 0 && (tracks || r.HostPorts && lacks&HostPorts == 0) // whether pods can hide something from what tracks
 	if r.Masquerade || r.Live != 0 {
 		pools4, pools6 := spans(r.Pools)
 		t.sets = append(t.sets,
@@ -123,7 +124,7 @@ func (r Ruleset) table(lacks Parts) table {
 		t.chains = append(t.chains, chain{
 			name: "heads_in", typ: "filter", hook: hookPrerouting, priority: priorityDefragged, rules: copyHeads(r.Live),
 		})
-		if tracks || r.HostPorts && lacks&HostPorts == 0 {
+		if hides {
 			t.chains = append(t.chains, chain{name: "plain_in", typ: "filter", hook: hookPrerouting, priority: priorityRaw, rules: dontTrack(r.Live)})
 		}
 		begins := chain{name: "new_in", typ: "filter", hook: hookPrerouting, priority: priorityMangle}
@@ -169,12 +170,18 @@ func (r Ruleset) table(lacks Parts) table {
 	if r.Live != 0 && tracks && lacks&Invalid == 0 {
 		forwarded.rules = append(forwarded.rules, dropTooBigOfNothingTo(r.Live, ipv4), dropTooBigOfNothingTo(r.Live, ipv6))
 	}
+	if hides {
+		forwarded.rules = append(forwarded.rules, dropHidden(r.Live))
+	}
 	if r.Live != 0 && len(r.Blocked) > 0 {
 		blocked4, blocked6 := spans(r.Blocked)
 		t.sets = append(t.sets,
 			set{name: "blocked4", of: ipv4.datatype, ranges: blocked4}, set{name: "blocked6", of: ipv6.datatype, ranges: blocked6})
 		if r.Masquerade && lacks&Invalid == 0 { // otherwise dropBlocked sees the answers
 			forwarded.rules = append(forwarded.rules, dropFromBlocked(r.Live, ipv4), dropFromBlocked(r.Live, ipv6))
+		}
+		if hides {
+			forwarded.rules = append(forwarded.rules, dropHiddenToBlocked(r.Live))
 		}
 		forwarded.rules = append(forwarded.rules,
 			acceptNames(r.Live, "udp", unix.IPPROTO_UDP), acceptNames(r.Live, "tcp", unix.IPPROTO_TCP),

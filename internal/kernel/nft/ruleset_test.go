@@ -113,10 +113,12 @@ func TestRulesetString(t *testing.T) {
 	chain heads_in {
 		type filter hook prerouting priority -399; policy accept;
 		iifgroup != 1073741824 accept comment "ownerowner"
+		@th,32,32 set @th,32,32 comment "ownerowner"
+		meta l4proto tcp @th,96,32 set @th,96,32 comment "ownerowner"
 		ip protocol != icmp accept comment "ownerowner"
 		ip6 nexthdr tcp accept comment "ownerowner"
 		ip6 nexthdr udp accept comment "ownerowner"
-		@th,32,32 set @th,32,32 comment "ownerowner"
+		ip6 nexthdr sctp accept comment "ownerowner"
 		@th,160,128 set @th,160,128 comment "ownerowner"
 		@th,320,128 set @th,320,128 comment "ownerowner"
 	}
@@ -173,8 +175,10 @@ func TestRulesetString(t *testing.T) {
 		iifgroup 1073741824 icmp type destination-unreachable icmp code frag-needed icmp mtu < 1280 ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 drop comment "ownerowner"
 		oifgroup 1073741824 icmp type destination-unreachable icmp code frag-needed ct state invalid,untracked drop comment "ownerowner"
 		oifgroup 1073741824 icmpv6 type packet-too-big ct state invalid,untracked drop comment "ownerowner"
+		iifgroup 1073741824 oifgroup 1073741824-2147483647 ct state untracked meta nfproto ipv6 drop comment "ownerowner"
 		oifgroup 1073741824 ct state new ip saddr @blocked4 drop comment "ownerowner"
 		oifgroup 1073741824 ct state new ip6 saddr @blocked6 drop comment "ownerowner"
+		iifgroup 1073741824 ct state untracked ip6 daddr @blocked6 drop comment "ownerowner"
 		iifgroup 1073741824 udp dport 53 accept comment "ownerowner"
 		iifgroup 1073741824 tcp dport 53 accept comment "ownerowner"
 		iifgroup 1073741824 ip daddr @blocked4 drop comment "ownerowner"

@@ -42,28 +42,33 @@ func noteStrays(low, high uint32) (sets []set, chains []chain) {
 	out := chain{name: "strays_out", typ: "nat", hook: hookPostrouting, priority: priorityStrays}
 	in := chain{name: "strays_in", typ: "nat", hook: hookInput, priority: priorityStrays}
 	from := chain{name: "strays_from", typ: "nat", hook: hookPrerouting, priority: priorityStraysFrom}
+	own := chain{name: "strays_own", typ: "nat", hook: hookOutput, priority: priorityStrays} // what the node itself begins
+	outside, outsideExprs := notInGroups("oifgroup", low, high)
+	inside, insideExprs := notInGroups("iifgroup", low, high)
 	for _, f := range []family{ipv4, ipv6} {
 		sets = append(sets, strays(f))
-		out.rules = append(out.rules, f.noteStray("oifgroup", low, high, f.daddr)...)
-		in.rules = append(in.rules, f.noteStray("iifgroup", low, high, f.daddr)...)
-		from.rules = append(from.rules, f.noteStray("iifgroup", low, high, f.saddr)...)
+		out.rules = append(out.rules, f.noteStray(outside+" ", outsideExprs, f.daddr)...)
+		in.rules = append(in.rules, f.noteStray(inside+" ", insideExprs, f.daddr)...)
+		from.rules = append(from.rules, f.noteStray(inside+" ", insideExprs, f.saddr)...)
+		own.rules = append(own.rules, f.noteStray("", nil, f.saddr)...)
 	}
-	return sets, []chain{out, in, from}
+	return sets, []chain{out, in, from, own}
 }
 
-// noteStray notes the address at offset in the network header, if it is in the pools and the packet's link is in none
-// of the groups. If there is no room for the address, it deletes the mark.
+// noteStray notes the address at offset in the network header, if it is in the pools, and links lets the rule go on: the
+// packet's link is in none of the instance's groups. If there is no room for the address, it deletes the mark.
 //
 //	oifgroup != 1073741824-1073742847 ip daddr @pools4 add @strays4 { ip daddr }
-//	oifgroup != 1073741824-1073742847 ip daddr @pools4 ip daddr != @strays4 delete @strays4 { 0.0.0.0 }
-func (f family) noteStray(word string, low, high, offset uint32) []rule {
+//	oifgroup != 1073741824-1073742847 ip daddr @pools4 ip daddr != @strays4 delete @strays4 { ip daddr & 0.0.0.0 }
+//
+// nft has no words for an element of a rule that is the same for all packets, and others load again what nft lists.
+func (f family) noteStray(words string, links []expr.Any, offset uint32) []rule {
 	addr, set, mark := f.word+" daddr", strays(f).name, f.mark()
 	if offset == f.saddr {
 		addr = f.word + " saddr"
 	}
-	groups, exprs := notInGroups(word, low, high)
-	text := fmt.Sprintf("%s %s @pools%s", groups, addr, f.suffix)
-	exprs = slices.Concat(exprs, f.protocol(), f.match(offset, "pools"+f.suffix, false))
+	text := fmt.Sprintf("%s%s @pools%s", words, addr, f.suffix)
+	exprs := slices.Concat(links, f.protocol(), f.match(offset, "pools"+f.suffix, false))
 	return []rule{
 		{
 			text: fmt.Sprintf("%s add @%s { %s }", text, set, addr),
@@ -73,9 +78,10 @@ func (f family) noteStray(word string, low, high, offset uint32) []rule {
 			}),
 		},
 		{
-			text: fmt.Sprintf("%s %s != @%s delete @%s { %s }", text, addr, set, set, mark),
+			text: fmt.Sprintf("%s %s != @%s delete @%s { %s & %s }", text, addr, set, set, addr, mark),
 			exprs: slices.Concat(exprs, f.match(offset, set, true), []expr.Any{
-				&expr.Immediate{Register: reg, Data: mark.AsSlice()},
+				f.address(offset, f.datatype.Bytes),
+				&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: f.datatype.Bytes, Mask: mark.AsSlice(), Xor: mark.AsSlice()},
 				&expr.Dynset{SrcRegKey: reg, SetName: set, Operation: deleteFrom},
 			}),
 		},

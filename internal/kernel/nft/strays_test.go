@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"net"
 	"net/netip"
 	"slices"
 	"testing"
@@ -54,6 +55,20 @@ func TestStrays(t *testing.T) {
 	noted("from such an address", other.addrs...)
 	says(beyond, w.node)
 	noted("to an address of the node", slices.Concat(other.addrs, w.node.addrs)...)
+	must(t, tables.ClearStrays(r.Instance, w.node.addrs))
+	for family, from := range w.node.addrs {
+		w.inside(w.node.at, func() error {
+			to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(beyond.addrs[family], port))
+			conn, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), to)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			_, err = conn.Write([]byte("hello"))
+			return err
+		})
+	}
+	noted("from an address of the node", slices.Concat(other.addrs, w.node.addrs)...)
 	next := r
 	next.Pools = append(slices.Clone(r.Pools), netip.MustParsePrefix("10.99.0.0/16"))
 	must(t, tables.Change(r, next))
@@ -92,24 +107,25 @@ func TestStraysAreLost(t *testing.T) {
 	whole("without a table", false)
 	must(t, tables.Replace(r))
 	whole("in a new table", false)
-	for name, lose := range map[string]func(){
-		"a flushed ruleset":                nft("nft flush ruleset"),
-		"a deleted table":                  nft("nft delete table inet " + name),
-		"a flushed set":                    nft("nft flush set inet " + name + " strays6"),
-		"a replaced table":                 func() { must(t, tables.Replace(r)) },
-		"a table that Change has replaced": func() { must(t, tables.Change(r, limited)); must(t, tables.Change(limited, r)) },
-		"a full set": func() {
+	for _, loss := range []struct {
+		name string
+		lose func()
+	}{
+		{"a flushed ruleset", nft("nft flush ruleset")},
+		{"a deleted table", nft("nft delete table inet " + name)},
+		{"a flushed set", nft("nft flush set inet " + name + " strays6")},
+		{"a replaced table", func() { must(t, tables.Replace(r)) }},
+		{"a table that Change has replaced", func() { must(t, tables.Change(r, limited)); must(t, tables.Change(limited, r)) }},
+		{"a full set", func() {
 			must(t, tables.fillStrays(r.Instance, room-1)) // and the mark
-			for range 2 {
-				nettest.Eventually(t, "a stray", func() bool { _, ok := w.source(w.send(a, other, 0, "hello")); return ok })
-			}
-		},
+			nettest.Eventually(t, "a stray", func() bool { _, ok := w.source(w.send(a, other, 0, "hello")); return ok })
+		}},
 	} {
 		must(t, tables.Replace(r))
 		must(t, tables.MarkStrays(r.Instance))
-		whole("before "+name, true)
-		lose()
-		whole("behind "+name, false)
+		whole("before "+loss.name, true)
+		loss.lose()
+		whole("behind "+loss.name, false)
 	}
 	must(t, tables.MarkStrays(r.Instance))
 	whole("a full set that is marked anew", true)

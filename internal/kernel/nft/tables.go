@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -21,6 +22,7 @@ type Tables struct {
 	commit func(table) error // writes a table over the one of the same name, in one transaction
 	lacks  atomic.Uint32     // the Parts that write left out of the last table
 	conns  conns
+	turn   sync.Mutex // whoever is in a transaction has it
 }
 
 // Open returns the nftables of a namespace, which the caller keeps open. Open reads
@@ -145,8 +147,11 @@ func (t *Tables) replace(want table) error {
 }
 
 // transact sends all that ask puts into the request as one transaction: the kernel does
-// all of it or nothing.
+// all of it or nothing. Transactions come one after the other, as they do in the kernel: a second writer would be
+// closed before its news are read, and these would count as others'.
 func (t *Tables) transact(ask func(*request)) error {
+	t.turn.Lock()
+	defer t.turn.Unlock()
 	c, err := t.conns.takeWriter()
 	if err != nil {
 		return err

@@ -74,7 +74,7 @@ func (l *Links) cutOff(s *Spec, link rtnl.Link) (err error) {
 	l.mirror.hear([]rtnl.News{{Change: rtnl.LinkGone, Link: link}}) // the kernel's news do not tell the group; if the owner is wanted all the same, a sweep has to look at the link
 	rs := make([]rtnl.Request, len(s.Addresses))
 	for i, a := range s.Addresses {
-		rs[i] = rtnl.DelRoute(hostRoute(a, link.Index))
+		rs[i] = rtnl.DelRoute(withMetric(hostRoute(a, link.Index), 0)) // an agent of another version may have chosen another metric
 	}
 	for _, err := range l.conn.Each(rs...) {
 		if err != nil && !errors.Is(err, kernel.ErrNotFound) {

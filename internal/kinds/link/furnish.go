@@ -114,7 +114,18 @@ func (v view) ways6(s *Spec, index int) bool {
 }
 
 // hostRoute returns the host's route to an address of the pod.
-func hostRoute(a netip.Addr, index int) rtnl.Route { return rtnl.Route{Dst: host(a), Index: index} }
+func hostRoute(a netip.Addr, index int) rtnl.Route {
+	r := rtnl.Route{Dst: host(a), Index: index}
+	if a.Is6() {
+		r.Metric = hostMetric6
+	}
+	return r
+}
+
+// hostMetric6 is the metric of the host's routes to pods' IPv6 addresses. A machine of the LAN can give the node a route
+// to such an address by a router advertisement that calls the address on-link: such a route has the metric 256
+// (IP6_RT_PRIO_ADDRCONF), and the default, 1,024, would lose against it.
+const hostMetric6 = 128
 
 // host returns an address as a prefix of its full length.
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

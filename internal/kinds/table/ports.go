@@ -142,22 +142,31 @@ func (k *Keeper) UnmapOther(instance string, gone []nft.Port, whole bool) error 
 }
 
 // Strays returns those among addrs that have begun a connection with somebody by a link that is none of the instance's
-// (nft.Tables.Strays). whole is false if the table may have lost some of them. Strays waits for nobody who changes the
-// table.
+// (nft.Tables.Strays). whole is false if the table may have lost some of them, or may not have noted them: others have
+// touched it since MarkStrays, or Run does not watch it. Strays waits for nobody who changes the table.
 func (k *Keeper) Strays(addrs []netip.Addr) (found []netip.Addr, whole bool, err error) {
-	return k.tables.Strays(k.name, addrs)
+	found, whole, err = k.tables.Strays(k.name, addrs)
+	return found, whole && k.noting.Load() && k.Intact(), err
 }
 
 // ClearStrays says that addresses which Strays has found are noted no more.
 func (k *Keeper) ClearStrays(addrs []netip.Addr) error { return k.tables.ClearStrays(k.name, addrs) }
 
 // MarkStrays makes Strays whole again (nft.Tables.MarkStrays). If the kernel lacks what this needs, the error is
-// kernel.ErrUnsupported.
+// kernel.ErrUnsupported; if the table is not intact, kernel.ErrAgain.
 func (k *Keeper) MarkStrays() error {
 	if k.tables.Lacks()&nft.HostPorts != 0 {
 		return fmt.Errorf("noting strays: %w: this kernel lacks something of what host ports need", kernel.ErrUnsupported)
 	}
-	return k.tables.MarkStrays(k.name)
+	if !k.Intact() {
+		return fmt.Errorf("noting strays: %w: the table is not as it should be", kernel.ErrAgain)
+	}
+	k.noting.Store(true) // before the mark: whatever Run hears of meanwhile counts
+	if err := k.tables.MarkStrays(k.name); err != nil {
+		k.noting.Store(false)
+		return err
+	}
+	return nil
 }
 
 func (k *Keeper) read() (map[hold.ID][]nft.Mapping, error) {

@@ -46,6 +46,7 @@ func (k *Keeper) watch(ctx context.Context, first bool, report Report) error {
 
 	// The table may have changed between the last look at it and the watch's beginning.
 	k.sound.Store(0)
+	k.noting.Store(false)
 	k.watching.Store(true)
 	defer k.watching.Store(false)
 	touched := !first // since Run last reported that the table is right, others have touched it, or may have
@@ -87,6 +88,9 @@ func (k *Keeper) watch(ctx context.Context, first bool, report Report) error {
 // right as it was: Keeper compares a table that it has written anew, and knows the host ports that it
 // maps.
 func (k *Keeper) heard(news nft.News) {
+	if news.Others {
+		k.noting.Store(false)
+	}
 	sound := k.sound.Load()
 	if !news.Others && sound != 0 && k.Intact() && nft.Generation(sound).Before(news.Made) {
 		k.sound.CompareAndSwap(sound, uint32(news.Made))

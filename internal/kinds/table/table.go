@@ -68,6 +68,9 @@ type Keeper struct {
 	watching       atomic.Bool
 	sound, touched atomic.Uint32
 
+	// noting says that nobody but Keeper has touched the table since MarkStrays, as far as Run has heard.
+	noting atomic.Bool
+
 	mu   sync.Mutex // held while Keeper compares or changes the table
 	want nft.Ruleset
 	held hold.ID   // the owner that has the table; empty: nobody has it, and Run leaves it alone
@@ -309,6 +312,7 @@ func (k *Keeper) compare(r nft.Ruleset) error {
 	}
 	k.sound.Store(0)
 	if errors.Is(err, hold.ErrGone) || errors.Is(err, hold.ErrChanged) {
+		k.noting.Store(false)
 		k.differs()
 	}
 	return err

@@ -9,6 +9,7 @@ import (
 	"github.com/google/nftables"
 
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kinds/kindtest"
@@ -177,6 +178,43 @@ func TestRunRestores(t *testing.T) {
 		nettest.Eventually(t, "the tables to be intact after "+tt.name, both)
 		k.must(k.verify(h))
 		ko.must(ko.verify(ho))
+	}
+}
+
+// Strays is not whole while nobody watches the table, and from the moment that others touch the table until MarkStrays:
+// also if the sets stay, and if the table is right again.
+func TestStraysOfATouchedTable(t *testing.T) {
+	at := nettest.Node(t)
+	r := ruleset()
+	r.Live, r.HostPorts = 1<<30, true
+	e := New(Options{Tables: nft.Open(at), Ruleset: r})
+	k, h := kind{t, e.Kind()}, newHold(instance)
+	k.must(k.acquire(h))
+	whole := func() bool {
+		_, whole, err := e.Strays(nil)
+		k.must(err)
+		return whole
+	}
+	k.is(e.MarkStrays(), kernel.ErrAgain)
+	drifts := make(chan error, 100)
+	run(t, e, drifts)
+	table := &nftables.Table{Name: stamp.Table(instance), Family: nftables.TableFamilyINet}
+	for name, edit := range map[string]func(*nftables.Conn){
+		"flush table": func(c *nftables.Conn) { c.FlushTable(table) },
+		"add a chain": func(c *nftables.Conn) { c.AddChain(&nftables.Chain{Name: "foreign", Table: table}) },
+	} {
+		nettest.Eventually(t, "the table to be intact", e.Intact)
+		k.must(e.MarkStrays())
+		nettest.Eventually(t, "the strays to be whole", whole) // the news of the mark come late
+		locked(e, func() {
+			change(t, at, edit)
+			nettest.Eventually(t, name+" to be noticed", func() bool { return !whole() })
+		})
+		<-drifts
+		nettest.Eventually(t, "the table to be intact again", e.Intact)
+		if whole() {
+			t.Errorf("%s: the strays are whole", name)
+		}
 	}
 }
 

@@ -17,7 +17,7 @@ func List(d *daemon.Daemon, n *node.Node, g *ground.Ground, t *traffic.Traffic, 
 	r := routed.New(routed.Options{
 		Instance: n.Instance, Groups: n.Groups, Netns: n.Netns, Boottime: n.Boottime, Warn: d.Log.Warn, Others: d.Others,
 		Conn: n.Conn, Links: n.Links, OwnLinks: n.OwnLinks, Ends: n.Ends,
-		Pools: g, MTU: g.MTU, Claim: t.Claim, Unclaim: t.Unclaim, ClaimPorts: p.Claim, Mapped: n.Ports.Mapped, Lacks: n.Table.Lacks,
+		Pools: g, MTU: g.MTU, Claim: t.Claim, Unclaim: t.Unclaim, Unbar: t.Unbar, ClaimPorts: p.Claim, Mapped: n.Ports.Mapped, Lacks: n.Table.Lacks,
 	})
 	return r, mode.Modes{r}
 }

@@ -43,6 +43,8 @@ type Options struct {
 	Claim func(ctx context.Context, pool string, wanted []netip.Addr) (ipam.Claim, error)
 	// Unclaim gives back addresses that nobody has used.
 	Unclaim func(ipam.Claim)
+	// Unbar has the kernel forget connections that others have begun with addresses since Claim.
+	Unbar func([]netip.Addr)
 	// ClaimPorts takes ports of the node for an owner. undo gives them back.
 	ClaimPorts func(context.Context, hold.ID, []nft.Mapping) (undo func(), err error)
 	// Lacks returns the parts of the agent's table that the kernel lacks.
@@ -156,6 +158,13 @@ func (m *Routed) Plan(ctx context.Context, id hold.ID, r attachment.Record, c *n
 		undo = func() { unport(); m.Unclaim(claim) }
 	}
 	return plan(id, m.Instance, r, w, claim.Addrs()), undo, nil
+}
+
+// Taken has the kernel forget the connections that others have begun with the attachment's addresses since Plan.
+func (m *Routed) Taken(o hold.Owner) {
+	if _, s, err := linkOf(o); err == nil {
+		m.Unbar(s.Addresses)
+	}
 }
 
 // linkOf returns the link that an attachment holds.
