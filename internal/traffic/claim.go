@@ -70,10 +70,12 @@ func (t *Traffic) unbar(claimed []netip.Addr) {
 }
 
 // Unbar does for addresses in use, to which the pods have their routes by now, what Claim did before somebody could
-// reach them: between the two, somebody may have begun connections past the pods.
+// reach them: between the two, somebody may have begun connections past the pods. On a kernel that notes nothing, Claim's
+// pass is all that there is.
 func (t *Traffic) Unbar(addrs []netip.Addr) {
-	reached, _, cleared, err := t.strays(addrs)
-	t.drop(addrs, reached, cleared, err)
+	if t.notes() {
+		t.unbar(addrs)
+	}
 }
 
 // drop has the kernel forget the connections of those among claimed addresses that others have reached, and of doubtful
