@@ -164,8 +164,9 @@ func (p *IPAM) Doubtful(addrs []netip.Addr) (doubted []netip.Addr) {
 	return doubted
 }
 
-// Trust says of addresses in use that the kernel has forgotten what it remembered of them: they are not Doubtful, before
-// another Taint. before is what Taints returned before the kernel was asked to forget: if there was a Taint since, Trust does nothing.
+// Trust says of addresses in use that the kernel has forgotten what it remembered of them: they are not Doubtful until
+// the next Taint. before is what Taints returned before the kernel was asked to forget: if there was a Taint since,
+// Trust does nothing.
 func (p *IPAM) Trust(addrs []netip.Addr, before int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

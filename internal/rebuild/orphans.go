@@ -54,7 +54,7 @@ func RefuseOrphans(d *daemon.Daemon, n *node.Node) error {
 		return err
 	}
 	s, _ := stamp.Parse(left[0].Alias)
-	return fmt.Errorf("%w: no agent serves instance %s, but %d links of its pods are on the node (%s ...), and root %s is new: "+
+	return fmt.Errorf("%w: no agent serves instance %s, but its pods have links on the node (%d, such as %s), and root %s is new: "+
 		"if the instance is the former one of this root, whose state is lost, put the root's folders back, or write %s into %s and run %s; "+
 		"if the instance belongs to another agent of this node, start that agent first, or give both agents the host's /run, which has its lock; or delete these pods; "+
 		"or use --moved, if nobody will ever delete these pods here",

@@ -39,7 +39,7 @@ func (r *Rebuild) refuseOther() error {
 			"instance", r.Instance, "was", was, "table", stamp.Table(was))
 		return nil
 	}
-	return fmt.Errorf("%w, and %d links of that agent's pods are on the node (%s ...): %s says %s, but %s says %s: "+
+	return fmt.Errorf("%w, and that agent's pods have links on the node (%d, such as %s): %s says %s, but %s says %s: "+
 		"unmount what covers the former folder, or put that folder back; or delete these pods, and then start the agent; "+
 		"or remove %s, if nobody will ever delete these pods",
 		ErrOtherInstance, len(left), left[0].Name, r.Root.Instance(), r.Instance, marker, was, marker)

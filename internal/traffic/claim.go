@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// untaintLimit is how long a claim waits for the table, or for connection tracking, which others may keep busy.
-	untaintLimit = time.Second
+	// claimLimit is how long a claim waits for the table, or for connection tracking, which others may keep busy.
+	claimLimit = time.Second
 	// mostStrangers is how many addresses one claim passes over because somebody else has them.
 	mostStrangers = 1024
 )
@@ -70,10 +70,12 @@ func (t *Traffic) unbar(claimed []netip.Addr) {
 }
 
 // Unbar does for addresses in use, to which the pods have their routes by now, what Claim did before somebody could
-// reach them: between the two, somebody may have begun connections past the pods.
+// reach them: between the two, somebody may have begun connections past the pods. On a kernel that notes nothing, Claim's
+// pass is all that there is.
 func (t *Traffic) Unbar(addrs []netip.Addr) {
-	reached, _, cleared, err := t.strays(addrs)
-	t.drop(addrs, reached, cleared, err)
+	if t.notes() {
+		t.unbar(addrs)
+	}
 }
 
 // drop has the kernel forget the connections of those among claimed addresses that others have reached, and of doubtful
@@ -99,9 +101,9 @@ func (t *Traffic) drop(claimed, reached []netip.Addr, cleared bool, err error) {
 	}
 }
 
-// within returns what do returns, or an error if do takes longer than untaintLimit.
+// within returns what do returns, or an error if do takes longer than claimLimit.
 func within[T any](t *Traffic, name string, do func() (T, error)) (T, error) {
-	got, err := patience.Call(&t.untainting, name, untaintLimit, do, nil)
+	got, err := patience.Call(&t.claiming, name, claimLimit, do, nil)
 	if errors.Is(err, patience.ErrHangs) {
 		err = fmt.Errorf("%s: the kernel does not answer in time", name)
 	}
@@ -111,7 +113,7 @@ func within[T any](t *Traffic, name string, do func() (T, error)) (T, error) {
 func (t *Traffic) claim(ctx context.Context, pool string, wanted []netip.Addr) (ipam.Claim, error) {
 	if t.ground.Pools.Tainted(pool) {
 		// Without the pass the claim goes on, because no pod waits for connection tracking that fails or hangs.
-		_, _ = patience.Call(&t.untainting, "rinse", untaintLimit, func() (time.Time, error) { return t.rinse(context.WithoutCancel(ctx)) }, nil)
+		_, _ = patience.Call(&t.claiming, "rinse", claimLimit, func() (time.Time, error) { return t.rinse(context.WithoutCancel(ctx)) }, nil)
 	}
 	for {
 		c, err := t.claimNow(pool, wanted)

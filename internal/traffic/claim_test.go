@@ -212,6 +212,14 @@ func TestUnbar(t *testing.T) {
 	if tr.Unbar(c.Addrs()); f.asked != 2 || len(g.Pools.Doubtful(c.Addrs())) > 0 {
 		t.Errorf("the kernel was asked %d times; doubtful are %v", f.asked, g.Pools.Doubtful(c.Addrs()))
 	}
+	table.lost = true // what the table has noted since the claim
+	if tr.Unbar(c.Addrs()); f.asked != 3 || table.marks != 1 {
+		t.Errorf("the kernel was asked %d times; %d marks", f.asked, table.marks)
+	}
+	table.lost, table.lacks = true, nft.HostPorts
+	if tr.Unbar(c.Addrs()); f.asked != 3 {
+		t.Errorf("a table that notes nothing: the kernel was asked %d times", f.asked)
+	}
 }
 
 // A transaction of another program keeps the table from clearing a noted address. The kernel forgets the address's

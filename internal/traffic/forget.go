@@ -28,7 +28,7 @@ type forgettings struct {
 
 var errSlow = errors.New("connection tracking does not answer in time")
 
-// forget has the kernel forget the connections of addresses. It waits for untaintLimit until the pass begins, and as long
+// forget has the kernel forget the connections of addresses. It waits for claimLimit until the pass begins, and as long
 // until the pass ends. If that is too long, the pass deletes nothing of these addresses any more.
 func (t *Traffic) forget(addrs []netip.Addr) error {
 	f, first := t.forgettings.join(addrs)
@@ -36,7 +36,7 @@ func (t *Traffic) forget(addrs []netip.Addr) error {
 		go t.forgetAll()
 	}
 	for _, step := range []<-chan struct{}{f.begun, f.done} {
-		timer := time.NewTimer(untaintLimit)
+		timer := time.NewTimer(claimLimit)
 		select {
 		case <-step:
 			timer.Stop()

@@ -28,12 +28,12 @@ type Traffic struct {
 	index  *attachment.Index
 	ports  *ports.Ports
 
-	turn       turn.One                 // a rinsing pass that is under way has it
-	wake       chan struct{}            // has a token once an address has begun to rest
-	failed     atomic.Pointer[rinseErr] // the error of the last rinsing pass; nil: the pass succeeded
-	uncovered  chan struct{}            // has a token when connections may have begun without the table
-	untainting patience.Calls           // the passes that a claim waits for; connection tracking may hang
-	astray     struct {                 // strays that the table notes no more, and whose connections the kernel may still know
+	turn      turn.One                 // a rinsing pass that is under way has it
+	wake      chan struct{}            // has a token once an address has begun to rest
+	failed    atomic.Pointer[rinseErr] // the error of the last rinsing pass; nil: the pass succeeded
+	uncovered chan struct{}            // has a token when connections may have begun without the table
+	claiming  patience.Calls           // the calls that a claim waits for: nftables and connection tracking may hang
+	astray    struct {                 // strays that the table notes no more, and whose connections the kernel may still know
 		sync.Mutex
 		noted map[netip.Addr]bool
 	}

@@ -27,7 +27,7 @@ func TestBothFoldersLost(t *testing.T) {
 	}
 	nettest.NoPing(t, pods[0], got[1].addrs[0])
 	for range 2 {
-		a.refused("the node has pods of an agent that does not run", "3 links", strings.TrimSpace(string(raw)), a.root.Instance(), "--rebuild-ledger", "--moved")
+		a.refused("the node has pods of an agent that does not run", "links on the node (3, such as b", strings.TrimSpace(string(raw)), a.root.Instance(), "--rebuild-ledger", "--moved")
 	}
 	if _, err := os.Stat(a.root.Instance()); err == nil {
 		t.Error("the refusal has begun an instance")

@@ -29,7 +29,7 @@ func TestRebuildLedger(t *testing.T) {
 	}
 	a.kill()
 	a.lose(a.root.Ledger())
-	a.refused("ledger is lost", "3 links", "--rebuild-ledger")
+	a.refused("ledger is lost", "links on the node (3, such as b", "--rebuild-ledger")
 	a.refused("ledger is lost") // the first refusal has left no empty ledger
 	still()
 
@@ -211,7 +211,7 @@ func TestOlderLedger(t *testing.T) {
 				nettest.Run(t, nil, "ip link set "+got.host+" "+c.hurt)
 			}
 			files := nettest.Files(t, string(a.root))
-			a.refused("older than its pods", "1 links", "--rebuild-ledger")
+			a.refused("older than its pods", "(1, such as b", "--rebuild-ledger")
 			nettest.Same(t, files, nettest.Files(t, string(a.root)), "the refusal changed files")
 			if c.hurt == "" {
 				pingAll(t, old, got)

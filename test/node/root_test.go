@@ -164,7 +164,7 @@ func TestStateFolderIsMountedLate(t *testing.T) {
 			swap()
 			for _, arg := range []string{"--moved", "--remove", "--rebuild-ledger"} {
 				a.args = []string{pools, arg}
-				a.refused("not the one from which an agent served here last", "2 links", a.root.Instance(), a.marker())
+				a.refused("not the one from which an agent served here last", "links on the node (2, such as b", a.root.Instance(), a.marker())
 			}
 			a.args = []string{pools}
 			mend(a, swap, func() {

@@ -84,8 +84,8 @@ var extensions = []byte{unix.IPPROTO_HOPOPTS, unix.IPPROTO_ROUTING, unix.IPPROTO
 // rewriting of ports look behind it (ipv6_skip_exthdr). And a pod can change extension headers while the packet passes:
 // copyHeads copies them only as far as it finds a transport. So a pod could open connections, get ports of the node,
 // and send errors, and no rule about TCP, UDP, SCTP or ICMP would see it. What is not tracked leaves the node by no
-// other address than the pod's own, and reaches no other pod (dropHidden). The IPv6 header itself is the kernel's own copy (ip6_rcv_core), and joined
-// fragments have no fragment header any more.
+// other address than the pod's own, and reaches no other pod (dropHidden). The IPv6 header itself is the kernel's own
+// copy (ip6_rcv_core), and joined fragments have no fragment header any more.
 //
 //	iifgroup != 1073741824 accept
 //	meta nfproto ipv4 accept

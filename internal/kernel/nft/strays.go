@@ -96,51 +96,41 @@ func (f family) mark() netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// straysOf returns the name of the set of strays of an address's family.
-func straysOf(a netip.Addr) string {
+func familyOf(a netip.Addr) family {
 	if a.Is4() {
-		return strays(ipv4).name
+		return ipv4
 	}
-	return strays(ipv6).name
+	return ipv6
 }
 
 // Strays returns those among addrs that have begun a connection with somebody by a link that is none of the
-// instance's, since the last MarkStrays or ClearStrays. whole is false if the table may have lost strays that it had
-// noted; then found may lack some of them. A table that is gone, or without host ports, or on a kernel that lacks what
-// these need (HostPorts), is never whole.
+// instance's, since the last MarkStrays or ClearStrays. whole is false if the table may have lost strays of the addresses'
+// families that it had noted, of both families if there are no addresses; then found may lack some. A table that is gone, or
+// without host ports, or on a kernel that lacks what these need (HostPorts), is never whole.
 //
-//	get element inet NAME strays4 { ADDR }
+// The kernel looks for the mark just before it looks for the address. Whoever flushes the set in between is heard of by
+// Watch only.
+//
+//	get element inet NAME strays4 { 0.0.0.0, ADDR }
 func (t *Tables) Strays(instance string, addrs []netip.Addr) (found []netip.Addr, whole bool, err error) {
+	asked := addrs
+	if len(addrs) == 0 {
+		asked = []netip.Addr{ipv4.mark(), ipv6.mark()}
+	}
+	whole = true
 	err = t.conns.asking(func(c *netlink.Conn) error {
-		has := func(a netip.Addr) (bool, error) {
-			var r request
-			asked := r.element(stamp.Table(instance), straysOf(a), a)
-			if r.err != nil {
-				return false, r.err
-			}
-			_, err := ask(c, unix.NFT_MSG_GETSETELEM, 0, asked...)
-			if errors.Is(err, unix.ENOENT) {
-				return false, nil
-			}
-			return err == nil, err
-		}
-		for _, a := range addrs {
-			stray, err := has(a)
+		for _, a := range asked {
+			f := familyOf(a)
+			has, err := hasElements(c, stamp.Table(instance), strays(f).name, f.mark(), a)
 			if err != nil {
 				return err
 			}
-			if stray {
+			whole = whole && has > 0
+			if has > 1 && a != f.mark() {
 				found = append(found, a)
 			}
 		}
-		// After the addresses: the set has been there, with all that it had noted, when these were looked for.
-		var marked4, marked6 bool
-		marked4, err := has(ipv4.mark())
-		if err == nil {
-			marked6, err = has(ipv6.mark())
-		}
-		whole = marked4 && marked6
-		return err
+		return nil
 	})
 	if err != nil {
 		return nil, false, fmt.Errorf("looking for strays in nftables table %s: %w", stamp.Table(instance), kernel.Classify(err))
@@ -157,7 +147,7 @@ func (t *Tables) MarkStrays(instance string) error {
 		table := stamp.Table(instance)
 		for _, f := range []family{ipv4, ipv6} {
 			r.flushSet(table, strays(f))
-			r.add(unix.NFT_MSG_NEWSETELEM, netlink.Create, r.element(table, strays(f).name, f.mark())...)
+			r.add(unix.NFT_MSG_NEWSETELEM, netlink.Create, r.elements(table, strays(f).name, f.mark())...)
 		}
 	})
 	if err != nil {
@@ -173,7 +163,7 @@ func (t *Tables) MarkStrays(instance string) error {
 func (t *Tables) ClearStrays(instance string, addrs []netip.Addr) error {
 	for _, a := range addrs { // one transaction for each: another caller may have cleared one of them
 		err := t.transact(func(r *request) {
-			r.add(unix.NFT_MSG_DELSETELEM, 0, r.element(stamp.Table(instance), straysOf(a), a)...)
+			r.add(unix.NFT_MSG_DELSETELEM, 0, r.elements(stamp.Table(instance), strays(familyOf(a)).name, a)...)
 		})
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("clearing strays in nftables table %s: %w", stamp.Table(instance), kernel.Classify(err))
@@ -182,10 +172,34 @@ func (t *Tables) ClearStrays(instance string, addrs []netip.Addr) error {
 	return nil
 }
 
-// element returns the attributes that name an element of a set of addresses.
-func (r *request) element(table, set string, a netip.Addr) []netlink.Attribute {
+// hasElements returns how many of addrs a set has, up to the first that it does not have.
+func hasElements(c *netlink.Conn, table, set string, addrs ...netip.Addr) (has int, err error) {
+	var r request
+	asked := r.elements(table, set, addrs...)
+	if r.err != nil {
+		return 0, r.err
+	}
+	// The kernel answers with a message for each element, and then with an acknowledgement, or with an error for the first
+	// element that is missing.
+	answers, err := ask(c, unix.NFT_MSG_GETSETELEM, netlink.Acknowledge, asked...)
+	for err == nil && answers[0].Header.Type != netlink.Error {
+		has++
+		answers, err = c.Receive()
+	}
+	if errors.Is(err, unix.ENOENT) {
+		err = nil
+	}
+	return has, err
+}
+
+// elements returns the attributes that name elements of a set of addresses.
+func (r *request) elements(table, set string, addrs ...netip.Addr) []netlink.Attribute {
+	named := make([]netlink.Attribute, len(addrs))
+	for i, a := range addrs {
+		named[i] = r.nest(unix.NFTA_LIST_ELEM, r.value(unix.NFTA_SET_ELEM_KEY, string(a.AsSlice())))
+	}
 	return []netlink.Attribute{
 		attr(unix.NFTA_SET_ELEM_LIST_TABLE, table), attr(unix.NFTA_SET_ELEM_LIST_SET, set),
-		r.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, r.nest(unix.NFTA_LIST_ELEM, r.value(unix.NFTA_SET_ELEM_KEY, string(a.AsSlice())))),
+		r.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, named...),
 	}
 }

@@ -2,6 +2,9 @@ package link
 
 import "github.com/berth-net/berth/internal/kernel/rtnl"
 
+// HostMetric6 is the metric of the host's IPv6 routes to pods.
+const HostMetric6 = hostMetric6
+
 // Unpolice has the links believe that the kernel has refused to limit what they let in.
 func (l *Links) Unpolice(err error) { l.asked.Do(func() { l.refused(err) }) }
 

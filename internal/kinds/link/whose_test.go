@@ -14,6 +14,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -103,7 +104,11 @@ func TestOthersRoutesProveNothing(t *testing.T) {
 	was := f.at(at)
 	t.Cleanup(func() { f.conn.Do(rtnl.DelLinkAt(at)) })
 	replace := func(a netip.Addr) {
-		nettest.Run(t, nil, fmt.Sprintf("ip route replace %s dev %s proto static", a, was.Name))
+		metric := 0
+		if a.Is6() {
+			metric = link.HostMetric6
+		}
+		nettest.Run(t, nil, fmt.Sprintf("ip route replace %s dev %s proto static metric %d", a, was.Name, metric))
 	}
 	v4, v6 := spec(h).Addresses[0], spec(h).Addresses[1]
 	replace(v4)

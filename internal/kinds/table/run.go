@@ -48,10 +48,12 @@ func (k *Keeper) watch(ctx context.Context, first bool, report Report) error {
 	k.sound.Store(0)
 	k.noting.Store(false)
 	k.watching.Store(true)
-	defer k.watching.Store(false)
-	touched := !first // since Run last reported that the table is right, others have touched it, or may have
-	look := func(gone bool) (mended bool) {
-		held, drift, err := k.mend(gone)
+	ctx, stop := context.WithCancel(ctx)
+	changes, ended := k.listen(ctx, w)
+	defer func() { stop(); <-ended }() // then w can be closed
+	touched := !first                  // since Run last reported that the table is right, others have touched it, or may have
+	look := func() (mended bool) {
+		held, drift, err := k.mend()
 		touched = touched || drift != nil
 		if err != nil || held && touched {
 			report(drift, err)
@@ -59,29 +61,52 @@ func (k *Keeper) watch(ctx context.Context, first bool, report Report) error {
 		}
 		return err == nil
 	}
-	mended := look(false)
+	mended := look()
 	for {
-		wait, stop := ctx, context.CancelFunc(func() {})
+		var again <-chan time.Time
 		if !mended {
-			wait, stop = context.WithTimeout(ctx, retry)
+			again = time.After(retry)
 		}
-		news, err := w.Next(wait)
-		stop()
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case errors.Is(err, context.DeadlineExceeded): // retry is over: look again
-		case err != nil:
+		select {
+		case err := <-ended:
 			return err
-		default:
-			k.heard(news)
-			touched = touched || news.Others
+		case <-again:
+			mended = look()
+		case others := <-changes:
+			touched = touched || others
 			if k.Intact() && !touched {
 				continue // Keeper itself made the change, and has looked at the table since
 			}
+			mended = look()
 		}
-		mended = look(news.Gone)
 	}
+}
+
+// listen notes each transaction that touches the table as soon as its news come, whatever Run is about meanwhile: no
+// caller takes the table for intact while Run mends another difference, or while a Report takes its time. changes tells Run of
+// them, several at once if Run is late, and whether others made some. ended gives the reason when listen has ended, and is
+// closed then.
+func (k *Keeper) listen(ctx context.Context, w *nft.Watch) (changes <-chan bool, ended <-chan error) {
+	all, end := make(chan bool, 1), make(chan error, 1)
+	go func() {
+		defer close(end)
+		for {
+			news, err := w.Next(ctx)
+			if err != nil {
+				k.watching.Store(false)
+				end <- err
+				return
+			}
+			k.heard(news)
+			select {
+			case others := <-all: // Run has not read it yet
+				news.Others = news.Others || others
+			default:
+			}
+			all <- news.Others
+		}
+	}()
+	return all, end
 }
 
 // heard notes a transaction that touched the table. A transaction of Keeper's own leaves the table as
@@ -95,13 +120,14 @@ func (k *Keeper) heard(news nft.News) {
 	if !news.Others && sound != 0 && k.Intact() && nft.Generation(sound).Before(news.Made) {
 		k.sound.CompareAndSwap(sound, uint32(news.Made))
 	}
+	k.gone.Store(news.Gone)
 	k.touched.Store(uint32(news.Made))
 }
 
 // mend puts the table right if an owner has it. It reports whether an owner has the table (held), what
-// was wrong (drift), and why mend could not put it right (err). If gone says that the table is gone,
+// was wrong (drift), and why mend could not put it right (err). If the last news say that the table is gone,
 // mend writes the table without reading it first, because until then the table cuts off no link.
-func (k *Keeper) mend(gone bool) (held bool, drift, err error) {
+func (k *Keeper) mend() (held bool, drift, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.held == "" || k.Intact() { // intact: another caller has put it right already
@@ -111,7 +137,7 @@ func (k *Keeper) mend(gone bool) (held bool, drift, err error) {
 		return true, nil, err
 	}
 	want := k.wanted(k.held, k.want.Instance)
-	if gone {
+	if k.gone.Load() {
 		drift = fmt.Errorf("nftables table inet %s is %w", want.Table(), hold.ErrGone)
 		k.sound.Store(0)
 		k.differs()

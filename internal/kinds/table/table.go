@@ -67,6 +67,7 @@ type Keeper struct {
 	// generation of the last transaction that touched the table; 0: there is none.
 	watching       atomic.Bool
 	sound, touched atomic.Uint32
+	gone           atomic.Bool // the last transaction that touched the table deleted it
 
 	// noting says that nobody but Keeper has touched the table since MarkStrays, as far as Run has heard.
 	noting atomic.Bool

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"sync"
 	"testing"
 
 	"github.com/google/nftables"
@@ -222,67 +223,73 @@ func TestStraysOfATouchedTable(t *testing.T) {
 // puts it right before Run does. Run reports that the table may have been out of force.
 func TestRunTellsOfWhatIsRightAgain(t *testing.T) {
 	nettest.Program(t, "nft")
+	name := stamp.Table(instance)
+	for what, touch := range map[string]func(k kind, at *ns.Netns, e *Keeper, owner hold.ID){
+		"asleep and awake": func(k kind, at *ns.Netns, _ *Keeper, _ hold.ID) {
+			nettest.Run(k.t, at, "nft add table inet "+name+" { flags dormant; }")
+			nettest.Run(k.t, at, "nft add table inet "+name)
+		},
+		"deleted, and written by a sweep": func(k kind, at *ns.Netns, e *Keeper, owner hold.ID) {
+			change(k.t, at, (*nftables.Conn).FlushRuleset)
+			k.must(e.write(e.wanted(owner, instance)))
+		},
+		"written by others": func(k kind, at *ns.Netns, _ *Keeper, owner hold.ID) {
+			r := ruleset()
+			r.Owner = string(owner)
+			k.must(nft.Open(at).Replace(r))
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			at := nettest.Node(t)
+			e, well := runWell(t, at)
+			k, h := kind{t, e.Kind()}, newHold(instance)
+			k.must(k.acquire(h))
+			nettest.Eventually(t, "the table to be intact", e.Intact)
+			if len(well) > 0 {
+				t.Error("Run reports at the beginning, when nobody has touched the table")
+			}
+			locked(e, func() { touch(k, at, e, h.Owner) })
+			<-well
+			nettest.Eventually(t, "the table to be intact again", e.Intact)
+		})
+	}
+}
+
+// Run does not report the agent's own changes of the table, nor others' of other tables.
+func TestRunTellsOfNothingElse(t *testing.T) {
 	at := nettest.Node(t)
-	e := New(Options{Tables: nft.Open(at), Ruleset: ruleset()})
-	well := make(chan struct{}, 100)
+	e, well := runWell(t, at)
+	k := kind{t, e.Kind()}
+	k.must(k.acquire(newHold(instance)))
+	nettest.Eventually(t, "the table to be intact", e.Intact)
+	for range 3 {
+		change(t, at, func(c *nftables.Conn) {
+			c.AddTable(&nftables.Table{Name: "firewall", Family: nftables.TableFamilyINet})
+		})
+		k.must(e.SetRuleset(ruleset()))
+		nettest.Eventually(t, "the news", func() bool { return e.touched.Load() == e.sound.Load() })
+	}
+	if len(well) > 0 {
+		t.Errorf("told of the agent's own doing, or of others' tables, %d times", len(well))
+	}
+}
+
+// runWell runs a keeper in which nothing has to be mended, until the test ends. Each report goes to well.
+func runWell(t *testing.T, at *ns.Netns) (e *Keeper, well <-chan struct{}) {
+	e = New(Options{Tables: nft.Open(at), Ruleset: ruleset()})
+	all := make(chan struct{}, 100)
 	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
+	var running sync.WaitGroup
+	running.Go(func() {
 		e.Run(ctx, func(drift, err error) {
 			if drift != nil || err != nil {
 				t.Errorf("reported %v, %v", drift, err)
 			}
-			well <- struct{}{}
+			all <- struct{}{}
 		})
-	}()
-	defer func() { stop(); <-ended }()
-	k, h := kind{t, e.Kind()}, newHold(instance)
-	k.must(k.acquire(h))
-	nettest.Eventually(t, "the table to be intact", e.Intact)
-	own := func() { // a change by Keeper: when its news are read, Run has acted on all earlier ones
-		for range 2 {
-			k.must(e.SetRuleset(ruleset()))
-			nettest.Eventually(t, "its news", func() bool { return e.touched.Load() == e.sound.Load() })
-		}
-	}
-	own()
-	if len(well) > 0 {
-		t.Error("Run reports at the beginning, when nobody has touched the table")
-	}
-
-	name := stamp.Table(instance)
-	other := nft.Open(at)
-	for what, touch := range map[string]func(){
-		"asleep and awake": func() {
-			nettest.Run(t, at, "nft add table inet "+name+" { flags dormant; }")
-			nettest.Run(t, at, "nft add table inet "+name)
-		},
-		"deleted, and written by a sweep": func() {
-			change(t, at, (*nftables.Conn).FlushRuleset)
-			k.must(e.write(e.wanted(h.Owner, instance)))
-		},
-		"written by others": func() {
-			r := ruleset()
-			r.Owner = string(h.Owner)
-			k.must(other.Replace(r))
-		},
-	} {
-		locked(e, touch)
-		<-well
-		nettest.Eventually(t, "the table to be intact: "+what, e.Intact)
-	}
-	own()
-	for len(well) > 0 {
-		<-well
-	}
-	change(t, at, func(c *nftables.Conn) {
-		c.AddTable(&nftables.Table{Name: "firewall", Family: nftables.TableFamilyINet})
 	})
-	own()
-	if len(well) > 0 {
-		t.Errorf("told of the agent's own doing, or of others' tables, %d times", len(well))
-	}
+	t.Cleanup(func() { stop(); running.Wait() })
+	return e, all
 }
 
 // A table that Release has deleted stays deleted, also while Run runs.
@@ -293,7 +300,7 @@ func TestRunLeavesReleasedAlone(t *testing.T) {
 	k, h := kind{t, e.Kind()}, newHold(instance)
 	k.must(k.acquire(h))
 	k.must(k.release(h))
-	if held, drift, err := e.mend(false); held || drift != nil || err != nil {
+	if held, drift, err := e.mend(); held || drift != nil || err != nil {
 		t.Errorf("there was something to mend: %v, %v, %v", held, drift, err)
 	}
 	k.is(k.verify(h), hold.ErrGone)
@@ -388,6 +395,32 @@ func change(t *testing.T, at *ns.Netns, f func(*nftables.Conn)) {
 	nettest.Must(t, err)
 	f(c)
 	nettest.Must(t, c.Flush())
+}
+
+// While a Report takes its time, Intact tells of what others do to the table nevertheless.
+func TestHearsDuringReport(t *testing.T) {
+	at := nettest.Node(t)
+	e := New(Options{Tables: nft.Open(at), Ruleset: ruleset()})
+	k := kind{t, e.Kind()}
+	k.must(k.acquire(newHold(instance)))
+	reports, goOn := make(chan error), make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		e.Run(ctx, func(drift, _ error) { reports <- drift; <-goOn })
+	})
+	defer func() { cancel(); close(goOn); running.Wait() }()
+	nettest.Eventually(t, "the table to be intact", e.Intact)
+	change(t, at, (*nftables.Conn).FlushRuleset)
+	k.is(<-reports, hold.ErrGone)
+	if !e.Intact() {
+		t.Error("a report before the table is right")
+	}
+	change(t, at, (*nftables.Conn).FlushRuleset)
+	nettest.Eventually(t, "the second change to be noticed", func() bool { return !e.Intact() })
+	goOn <- struct{}{}
+	k.is(<-reports, hold.ErrGone)
+	nettest.Eventually(t, "the table to be intact again", e.Intact)
 }
 
 // Run reports a table that it cannot watch, and Intact is false for such a table.
