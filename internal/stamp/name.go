@@ -129,3 +129,6 @@ func Own(instance, name, alias string) (string, bool) {
 	}
 	return name, strings.HasPrefix(name, Links(instance))
 }
+
+// Tunnel returns the name of an instance's VXLAN device. instance is an instance's id or the first 4 characters of it.
+func Tunnel(instance string) string { return "berth-" + instance[:PrefixLen] }
