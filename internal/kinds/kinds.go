@@ -16,6 +16,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/noderoute"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 	"github.com/berth-net/berth/internal/kinds/table"
+	"github.com/berth-net/berth/internal/kinds/vxlan"
 	"github.com/berth-net/berth/internal/stamp"
 )
 
@@ -24,6 +25,7 @@ type Doors struct {
 	Table      Table
 	Routes     interface{ Kind() hold.Kind } // of the pools
 	NodeRoutes interface{ Kind() hold.Kind } // to other nodes' pods
+	Tunnel     Tunnel                        // to other nodes
 	Links      Links
 	Ports      Ports
 	// Monitor begins to hear of changes by others; nil: this node cannot tell of such changes.
@@ -36,11 +38,19 @@ func (d *Doors) List(t Tracked, r flows.Routes) hold.Kinds {
 	return hold.Kinds{
 		d.Table.Kind(),
 		d.Routes.Kind(),
+		d.Tunnel.DeviceKind(), // then what the device has, and then the routes that lead by the device
+		d.Tunnel.PeerKind(),
 		d.NodeRoutes.Kind(),
 		flows.Kind(t, r),
 		d.Links.Kind(),
 		d.Ports.Kind(),
 	}
+}
+
+// Tunnel is the tunnel to other nodes.
+type Tunnel interface {
+	DeviceKind() hold.Kind
+	PeerKind() hold.Kind
 }
 
 // OtherPorts returns the host ports of the node's other agents, by the names of their tables.
@@ -63,7 +73,8 @@ func Open(here *ns.Netns, conn *rtnl.Conn, m Marks, h Hooks) Doors {
 	return Doors{
 		Table:      barrier,
 		Routes:     poolroute.New(poolroute.Options{Conn: conn, Metric: m.Metric}),
-		NodeRoutes: noderoute.New(noderoute.Options{Conn: conn, Metric: m.Metric}),
+		NodeRoutes: noderoute.New(noderoute.Options{Conn: conn, Metric: m.Metric, Tunnel: stamp.Tunnel(m.Instance)}),
+		Tunnel:     vxlan.New(vxlan.Options{Conn: conn, Instance: m.Instance}),
 		Links:      links,
 		Ports:      OpenPorts(barrier, m, h),
 		Monitor: func() (Monitor, error) {

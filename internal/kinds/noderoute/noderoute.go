@@ -1,7 +1,8 @@
 // Package noderoute is the kind of hold that is a route to another node's pods: packets to a CIDR of
-// that node's pods go to that node's address, which must be on a link of this node. The route is in the
-// node's main table, with the agent's protocol and the instance's metric. A packet to a pod of this node
-// takes no such route, because the pool's unreachable route and the pods' host routes are of other CIDRs.
+// that node's pods go to that node's address, which must be on a link of this node, or through the tunnel to that
+// node (package vxlan). The route is in the node's main table, with the agent's protocol and the instance's metric. A
+// packet to a pod of this node takes no such route, because the pool's unreachable route and the pods' host routes are of
+// other CIDRs.
 package noderoute
 
 import (
@@ -25,28 +26,38 @@ const batch = 32
 // Spec is a route to a CIDR of another node's pods.
 type Spec struct {
 	CIDR   netip.Prefix `json:"cidr"`   // masked
-	Via    netip.Addr   `json:"via"`    // the node's address, of the CIDR's family
+	Via    netip.Addr   `json:"via"`    // the node's address or, through the tunnel, the gateway that the tunnel has for it; of the CIDR's family
 	Metric uint32       `json:"metric"` // the instance's; not 0
+	Tunnel bool         `json:"tunnel,omitempty"`
 }
 
 // Kind returns KindName.
 func (s *Spec) Kind() string { return KindName }
 
 func (s *Spec) String() string {
-	return fmt.Sprintf("route %s via %s metric %d", s.CIDR, s.Via, s.Metric)
+	how := ""
+	if s.Tunnel {
+		how = " through the tunnel"
+	}
+	return fmt.Sprintf("route %s via %s%s metric %d", s.CIDR, s.Via, how, s.Metric)
 }
 
-// route returns the route as rtnl has it.
+// route returns the route as rtnl has it. tunnel is the index of the tunnel's device.
 //
-//	ip route add 10.244.1.0/24 via 192.0.2.11 proto 98 metric N
-func (s *Spec) route() rtnl.Route {
-	return rtnl.Route{Dst: s.CIDR, Gateway: s.Via, Metric: s.Metric}
+//	ip route add 10.244.1.0/24 via 192.0.2.11 [dev DEV onlink] proto 98 metric N
+func (s *Spec) route(tunnel int) rtnl.Route {
+	r := rtnl.Route{Dst: s.CIDR, Gateway: s.Via, Metric: s.Metric}
+	if s.Tunnel {
+		r.Index = tunnel
+	}
+	return r
 }
 
 // Options are what the kind needs.
 type Options struct {
 	Conn   *rtnl.Conn // to the node's network namespace
 	Metric uint32     // the instance's
+	Tunnel string     // the name of the tunnel's device
 }
 
 // Routes makes and deletes the routes.
@@ -92,16 +103,25 @@ func (r *Routes) acquire(_ context.Context, h hold.Hold) error {
 	if err != nil {
 		return err
 	}
-	err = r.Conn.Do(rtnl.AddRoute(s.route()))
+	tunnel := 0
+	if s.Tunnel {
+		if tunnel, err = r.tunnel(); err != nil {
+			return err
+		}
+		if tunnel == 0 {
+			return fmt.Errorf("%s: there is no device %s: %w", s, r.Tunnel, kernel.ErrNotFound)
+		}
+	}
+	err = r.Conn.Do(rtnl.AddRoute(s.route(tunnel)))
 	if !errors.Is(err, kernel.ErrExists) {
 		return err
 	}
-	routes, seeing := r.list()
+	all, seeing := r.list()
 	switch {
-	case slices.Contains(routes, s.route()):
+	case all.has(s):
 		return nil
-	case slices.ContainsFunc(routes, func(route rtnl.Route) bool { return route.Dst == s.CIDR }):
-		return r.Conn.Do(rtnl.ReplaceRoute(s.route()))
+	case slices.ContainsFunc(all.routes, func(route rtnl.Route) bool { return route.Dst == s.CIDR }):
+		return r.Conn.Do(rtnl.ReplaceRoute(s.route(tunnel)))
 	case seeing != nil:
 		return seeing
 	}
@@ -110,13 +130,13 @@ func (r *Routes) acquire(_ context.Context, h hold.Hold) error {
 
 func (r *Routes) verify(_ context.Context, _ *hold.Look, hs []hold.Hold) []error {
 	errs := make([]error, len(hs))
-	routes, seeing := r.list()
+	all, seeing := r.list()
 	for i, h := range hs {
 		s, err := r.spec(h)
 		switch {
 		case err != nil:
 			errs[i] = err
-		case slices.Contains(routes, s.route()):
+		case all.has(s):
 		case seeing != nil:
 			errs[i] = seeing
 		default:
@@ -126,16 +146,24 @@ func (r *Routes) verify(_ context.Context, _ *hold.Look, hs []hold.Hold) []error
 	return errs
 }
 
-// release deletes the routes. A route to the CIDR by another gateway is not the hold's, and stays.
+// release deletes the routes. A route to the CIDR by another gateway, or one that has come to go through the tunnel, or to
+// go through it no more, is not the hold's, and stays.
 func (r *Routes) release(_ context.Context, hs []hold.Hold) []error {
 	errs := make([]error, len(hs))
+	all, seeing := r.list()
 	for i, h := range hs {
 		s, err := r.spec(h)
-		if err == nil {
-			err = r.Conn.Do(rtnl.DelRoute(s.route()))
-		}
-		if !errors.Is(err, kernel.ErrNotFound) {
+		if err = errors.Join(err, seeing); err != nil {
 			errs[i] = err
+			continue
+		}
+		for _, route := range all.routes {
+			if !all.is(route, s) {
+				continue
+			}
+			if err := r.Conn.Do(rtnl.DelRoute(route)); !errors.Is(err, kernel.ErrNotFound) {
+				errs[i] = errors.Join(errs[i], err)
+			}
 		}
 	}
 	return errs
@@ -143,25 +171,50 @@ func (r *Routes) release(_ context.Context, hs []hold.Hold) []error {
 
 // find returns the instance's routes. A route cannot say who owns it.
 func (r *Routes) find(context.Context, *hold.Look) ([]hold.Hold, error) {
-	routes, err := r.list()
-	holds := make([]hold.Hold, len(routes))
-	for i, route := range routes {
-		holds[i].Spec = &Spec{CIDR: route.Dst, Via: route.Gateway, Metric: route.Metric}
+	all, err := r.list()
+	holds := make([]hold.Hold, len(all.routes))
+	for i, route := range all.routes {
+		holds[i].Spec = &Spec{CIDR: route.Dst, Via: route.Gateway, Metric: route.Metric, Tunnel: route.Index == all.tunnel}
 	}
 	return holds, err
 }
 
-// list returns the instance's routes by a gateway, without the links that they lead over.
-func (r *Routes) list() ([]rtnl.Route, error) {
-	routes, err := r.Conn.Routes(rtnl.RouteFilter{})
+// list are the instance's routes by a gateway.
+type list struct {
+	routes []rtnl.Route
+	tunnel int // the index of the tunnel's device; 0: there is none
+}
+
+func (r *Routes) list() (all list, err error) {
+	if all.tunnel, err = r.tunnel(); err != nil {
+		return all, err
+	}
+	all.routes, err = r.Conn.Routes(rtnl.RouteFilter{})
 	if err != nil {
 		err = fmt.Errorf("looking at the routes to other nodes: %w", err)
 	}
-	routes = slices.DeleteFunc(routes, func(route rtnl.Route) bool {
+	all.routes = slices.DeleteFunc(all.routes, func(route rtnl.Route) bool {
 		return route.Metric != r.Metric || !route.Gateway.IsValid()
 	})
-	for i := range routes {
-		routes[i].Index = 0
+	return all, err
+}
+
+// tunnel returns the index of the tunnel's device; 0: there is none.
+func (r *Routes) tunnel() (index int, err error) {
+	var l rtnl.Link
+	err = r.Conn.Do(rtnl.GetLink(r.Tunnel, &l))
+	if errors.Is(err, kernel.ErrNotFound) {
+		err = nil
 	}
-	return routes, err
+	return l.Index, err
+}
+
+// is reports whether a route is that of a spec.
+func (l list) is(route rtnl.Route, s *Spec) bool {
+	return route.Dst == s.CIDR && route.Gateway == s.Via && route.Metric == s.Metric && (route.Index == l.tunnel) == s.Tunnel
+}
+
+// has reports whether there is a spec's route.
+func (l list) has(s *Spec) bool {
+	return slices.ContainsFunc(l.routes, func(route rtnl.Route) bool { return l.is(route, s) })
 }

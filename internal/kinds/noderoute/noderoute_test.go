@@ -26,6 +26,9 @@ func TestMain(m *testing.M) { nettest.Main(m) }
 
 var must = nettest.Must
 
+// tunnel is the name of the tunnel's device.
+const tunnel = "berth-test"
+
 // segment gives the node a link to a segment of the LAN, on which other nodes are.
 var segment = sync.OnceFunc(func() {
 	t := new(testing.T)
@@ -33,6 +36,7 @@ var segment = sync.OnceFunc(func() {
 		"ip link add uplink type veth peer name far",
 		"ip addr add 192.0.2.1/24 dev uplink", "ip addr add 2001:db8::1/64 dev uplink nodad",
 		"ip link set far up", "ip link set uplink up",
+		"ip link add " + tunnel + " type vxlan id 98 dstport 4789 local 192.0.2.1", "ip link set " + tunnel + " addrgenmode none", "ip link set " + tunnel + " up",
 	} {
 		nettest.Run(t, nil, c)
 	}
@@ -47,12 +51,16 @@ func newKind(t testing.TB, instance string) (hold.Kind, uint32) {
 	t.Cleanup(func() { conn.Close() })
 	metric, err := stamp.MetricOf(instance)
 	must(t, err)
-	return noderoute.New(noderoute.Options{Conn: conn, Metric: metric}).Kind(), metric
+	return noderoute.New(noderoute.Options{Conn: conn, Metric: metric, Tunnel: tunnel}).Kind(), metric
 }
 
 func TestKind(t *testing.T) {
-	for _, family := range []struct{ name, cidr, via string }{
-		{"IPv4", "10.244.%d.0/24", "192.0.2.11"}, {"IPv6", "fd00:244:%d::/64", "2001:db8::11"},
+	for _, family := range []struct {
+		name, cidr, via string
+		tunnel          bool
+	}{
+		{"IPv4", "10.244.%d.0/24", "192.0.2.11", false}, {"IPv6", "fd00:244:%d::/64", "2001:db8::11", false},
+		{"IPv4 by tunnel", "10.244.%d.0/24", "192.0.2.11", true}, {"IPv6 by tunnel", "fd00:244:%d::/64", "fe80::11", true},
 	} {
 		t.Run(family.name, func(t *testing.T) {
 			k, metric := newKind(t, "test")
@@ -61,9 +69,11 @@ func TestKind(t *testing.T) {
 			kindtest.Run(t, kindtest.Kind{
 				Kind: k,
 				Spec: func(testing.TB, hold.ID) hold.Spec {
-					return route(fmt.Sprintf(family.cidr, n.Add(1)), family.via, metric)
+					s := route(fmt.Sprintf(family.cidr, n.Add(1)), family.via, metric)
+					s.Tunnel = family.tunnel
+					return s
 				},
-				Example:     route("10.244.1.0/24", "192.0.2.11", 1<<20|77),
+				Example:     &noderoute.Spec{CIDR: netip.MustParsePrefix("10.244.1.0/24"), Via: netip.MustParseAddr("192.0.2.11"), Metric: 1<<20 | 77, Tunnel: true},
 				Snapshot:    func() string { return nettest.Snapshot(t, nil).String() },
 				Foreign:     blackhole,
 				Undisguised: "a route is its destination, its metric and its gateway: one that differs is another route",
@@ -116,13 +126,23 @@ func TestFind(t *testing.T) {
 // A node comes to have another address: the new hold's route replaces that of the former hold, whose release
 // leaves the new route alone.
 func TestReplace(t *testing.T) {
-	for _, family := range []struct{ name, cidr, was, is string }{
-		{"IPv4", "10.244.1.0/24", "192.0.2.11", "192.0.2.12"}, {"IPv6", "fd00:244:1::/64", "2001:db8::11", "2001:db8::12"},
+	for _, family := range []struct {
+		name, cidr, was, is     string
+		wasByTunnel, isByTunnel bool
+	}{
+		{"IPv4", "10.244.1.0/24", "192.0.2.11", "192.0.2.12", false, false},
+		{"IPv6", "fd00:244:1::/64", "2001:db8::11", "2001:db8::12", false, false},
+		{"IPv4 into the tunnel", "10.244.1.0/24", "192.0.2.11", "192.0.2.11", false, true},
+		{"IPv6 into the tunnel", "fd00:244:1::/64", "2001:db8::11", "fe80::11", false, true},
+		{"IPv4 out of the tunnel", "10.244.1.0/24", "192.0.2.11", "192.0.2.11", true, false},
+		{"IPv6 out of the tunnel", "fd00:244:1::/64", "fe80::11", "2001:db8::11", true, false},
 	} {
 		t.Run(family.name, func(t *testing.T) {
 			k, metric := newKind(t, "test")
-			was := hold.Hold{Owner: hold.NewID(), Spec: route(family.cidr, family.was, metric)}
-			is := hold.Hold{Owner: was.Owner, Spec: route(family.cidr, family.is, metric)}
+			before, after := route(family.cidr, family.was, metric), route(family.cidr, family.is, metric)
+			before.Tunnel, after.Tunnel = family.wasByTunnel, family.isByTunnel
+			was := hold.Hold{Owner: hold.NewID(), Spec: before}
+			is := hold.Hold{Owner: was.Owner, Spec: after}
 			must(t, k.Acquire(t.Context(), was))
 			must(t, k.Acquire(t.Context(), is))
 			must(t, k.Release(t.Context(), []hold.Hold{was})[0])

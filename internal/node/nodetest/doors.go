@@ -48,7 +48,7 @@ func (w *Node) Open(p *fault.Plan, watched func(op string, h hold.Hold)) func() 
 			Equip: func(n *node.Node, h node.Hooks) error {
 				k.kept, k.going = h.Kept, h.Going
 				k.instance, k.groups, k.ruleset = n.Instance, n.Groups, nft.Ruleset{Instance: n.Instance}
-				n.Table, n.Routes, n.NodeRoutes, n.Links = tables{k}, routes{k, n.Metric}, nodeRoutes{k, n.Metric}, links{k}
+				n.Table, n.Routes, n.NodeRoutes, n.Tunnel, n.Links = tables{k}, routes{k, n.Metric}, nodeRoutes{k, n.Metric}, tunnel{k}, links{k}
 				n.Ports = n.PortsIn(tables{k}, h)
 				n.Monitor = k.listen
 				return nil

@@ -41,7 +41,8 @@ type Node struct {
 	ways     map[netip.Addr]*Link      // host routes, and the neighbours behind them
 	flows    map[netip.Addr]string     // connection tracking: the name of the link that the address's traffic took
 	pools    map[poolroute.Spec]bool   // unreachable routes; false: somebody else's
-	nodeWays map[nodeWay]netip.Addr    // the gateways of routes to other nodes' pods; zero: the route is somebody else's
+	nodeWays map[nodeWay]gateway       // routes to other nodes' pods
+	tunnel   *device                   // the tunnel's device; nil: there is none
 	table    *nft.Ruleset              // nil: there is none
 	ports    map[hold.ID][]nft.Mapping // host ports in the table, by their owners
 	news     chan struct{}             // has a token when somebody has changed the table, for tables.Run
@@ -95,7 +96,7 @@ func (w *Node) Reboot() {
 	w.ids, w.inodes, w.index = 0, nil, 1
 	w.pods, w.links = map[string]*Pod{}, map[string]*Link{}
 	w.ways, w.flows = map[netip.Addr]*Link{}, map[netip.Addr]string{}
-	w.pools, w.nodeWays = map[poolroute.Spec]bool{}, map[nodeWay]netip.Addr{}
+	w.pools, w.nodeWays, w.tunnel = map[poolroute.Spec]bool{}, map[nodeWay]gateway{}, nil
 	w.table, w.ports, w.sysctl = nil, nil, map[string]string{}
 	w.news = make(chan struct{}, 1)
 	w.self = w.identity("/proc/thread-self/ns/net")

@@ -23,6 +23,14 @@ type nodeWay struct {
 
 func wayOf(s *noderoute.Spec) nodeWay { return nodeWay{s.CIDR, s.Metric} }
 
+// gateway is where such a way leads. Zero: the way is somebody else's.
+type gateway struct {
+	via    netip.Addr
+	tunnel bool
+}
+
+func gatewayOf(s *noderoute.Spec) gateway { return gateway{s.Via, s.Tunnel} }
+
 func (k nodeRoutes) Kind() hold.Kind {
 	return hold.Kind{
 		Stage:   hold.Use,
@@ -38,10 +46,13 @@ func (k nodeRoutes) Kind() hold.Kind {
 func (k nodeRoutes) acquire(_ context.Context, h hold.Hold) error {
 	s := h.Spec.(*noderoute.Spec)
 	return k.step("route", "add "+s.String(), func() error {
-		if via, there := k.nodeWays[wayOf(s)]; there && !via.IsValid() {
+		if to, there := k.nodeWays[wayOf(s)]; there && !to.via.IsValid() {
 			return fmt.Errorf("%s: %w", s, hold.ErrForeign)
 		}
-		k.nodeWays[wayOf(s)] = s.Via
+		if s.Tunnel && k.tunnel == nil {
+			return fmt.Errorf("%s: there is no tunnel", s)
+		}
+		k.nodeWays[wayOf(s)] = gatewayOf(s)
 		return nil
 	})
 }
@@ -50,7 +61,7 @@ func (k nodeRoutes) verify(_ context.Context, h hold.Hold) error {
 	s := h.Spec.(*noderoute.Spec)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.nodeWays[wayOf(s)] != s.Via {
+	if k.nodeWays[wayOf(s)] != gatewayOf(s) {
 		return fmt.Errorf("%s: %w", s, hold.ErrGone)
 	}
 	return nil
@@ -59,7 +70,7 @@ func (k nodeRoutes) verify(_ context.Context, h hold.Hold) error {
 func (k nodeRoutes) release(_ context.Context, h hold.Hold) error {
 	s := h.Spec.(*noderoute.Spec)
 	return k.step("route", "delete "+s.String(), func() error {
-		if k.nodeWays[wayOf(s)] == s.Via {
+		if k.nodeWays[wayOf(s)] == gatewayOf(s) {
 			delete(k.nodeWays, wayOf(s))
 		}
 		return nil
@@ -70,9 +81,9 @@ func (k nodeRoutes) find(context.Context, *hold.Look) ([]hold.Hold, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var all []hold.Hold
-	for w, via := range k.nodeWays {
-		if via.IsValid() && w.metric == k.metric {
-			all = append(all, hold.Hold{Spec: &noderoute.Spec{CIDR: w.cidr, Via: via, Metric: w.metric}})
+	for w, to := range k.nodeWays {
+		if to.via.IsValid() && w.metric == k.metric {
+			all = append(all, hold.Hold{Spec: &noderoute.Spec{CIDR: w.cidr, Via: to.via, Metric: w.metric, Tunnel: to.tunnel}})
 		}
 	}
 	return all, nil
