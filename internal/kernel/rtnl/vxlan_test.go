@@ -38,7 +38,9 @@ func TestVXLAN(t *testing.T) {
 			if got[0] != want {
 				t.Errorf("the device is %+v, not %+v", got[0], want)
 			}
-			to := func(mac, remote string) rtnl.Remote { return rtnl.Remote{MAC: mac, Addr: addr(remote), Index: want.Index} }
+			to := func(mac, remote string) rtnl.Remote {
+				return rtnl.Remote{MAC: mac, Addr: addr(remote), Index: want.Index}
+			}
 			a, b, other := to("0a:00:00:00:00:0a", local+"1"), to("0a:00:00:00:00:0a", local+"2"), to("0a:00:00:00:00:0b", local+"3")
 			must(t, c.Do(rtnl.SetRemote(a), rtnl.SetRemote(other), rtnl.SetRemote(b)))
 			must(t, c.Do(rtnl.DelRemote(a))) // b has replaced it
