@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/kinds/vxlan"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/peers"
 )
@@ -141,4 +143,81 @@ func TestOtherNodesThatCannotBe(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, says)
 		}
 	}
+}
+
+// ways returns the node's routes to other nodes' pods, without their metrics.
+func ways(t *testing.T) (all []string) {
+	for line := range strings.Lines(nettest.Snapshot(t, nil).Only("route").String()) {
+		f := strings.Fields(line)
+		if via := slices.Index(f, "via"); via > 0 && (strings.HasPrefix(f[3], "10.244.") || strings.HasPrefix(f[3], "fd00:244:")) {
+			all = append(all, strings.Join([]string{f[3], "via", f[via+1], "dev", f[via-1]}, " "))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// With the routing auto, packets to nodes on a link of this node go natively, and packets to nodes behind a router through
+// the tunnel. The tunnel is put right with all that it leads to, follows this node's addresses, and goes when nobody needs it.
+func TestTunnel(t *testing.T) {
+	segment(t)
+	nettest.Run(t, nil, "ip route add 198.51.100.0/24 via 192.0.2.254")
+	nettest.Run(t, nil, "ip route add 2001:db8:1::/64 via 2001:db8::fe")
+	r := start(t, "default=10.244.7.0/24,fd00:244:7::/64")
+	device := "berth-" + r.node.Instance[:4]
+	self, far := other("self", "1", "7"), other("far", "12", "2")
+	far.Addresses = []netip.Addr{netip.MustParseAddr("198.51.100.12"), netip.MustParseAddr("2001:db8:1::12")}
+	r.peers.Routing, r.peers.VXLAN = config.RoutingAuto, config.VXLAN{VNI: 98, Port: 4789}
+	stop := r.keepPeers()
+	defer func() { stop() }()
+	r.peers.Self(self)
+	r.peers.All([]peers.Node{other("near", "11", "1"), far})
+	near := []string{"10.244.1.0/24 via 192.0.2.11 dev seg0", "fd00:244:1::/64 via 2001:db8::11 dev seg0"}
+	through := []string{
+		"10.244.2.0/24 via 198.51.100.12 dev " + device,
+		"fd00:244:2::/64 via " + vxlan.Gateway6(far.Addresses[0]).String() + " dev " + device,
+	}
+	want := func(wanted ...string) {
+		t.Helper()
+		slices.Sort(wanted)
+		var have []string
+		nettest.Eventually(t, strings.Join(wanted, ", "), func() bool { have = ways(t); return slices.Equal(have, wanted) })
+	}
+	want(slices.Concat(near, through)...)
+	nettest.Eventually(t, "the table to know of the tunnel", func() bool {
+		return strings.Contains(nettest.Snapshot(t, nil).String(), "tunnel_in")
+	})
+	r.wantClean()
+	if mtu := r.ground.MTU(); mtu != 1450 {
+		t.Errorf("pods have an MTU of %d bytes", mtu)
+	}
+
+	nettest.Run(t, nil, "ip link del "+device)
+	r.Sweep(t.Context())
+	want(slices.Concat(near, through)...)
+	r.wantClean()
+
+	self.Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.2"), self.Addresses[1]} // so that the device is made anew
+	r.peers.Self(self)
+	nettest.Eventually(t, "the device to be of the new address", func() bool {
+		l, err := r.node.Conn.Link(device)
+		return err == nil && l.MAC == vxlan.MACOf(self.Addresses[0])
+	})
+	want(slices.Concat(near, through)...)
+
+	far.Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.12"), netip.MustParseAddr("2001:db8::12")} // moved to this segment
+	r.peers.Put(far)
+	native := []string{"10.244.2.0/24 via 192.0.2.12 dev seg0", "fd00:244:2::/64 via 2001:db8::12 dev seg0"}
+	want(slices.Concat(near, native)...)
+	r.wantClean()
+
+	// The next agent's configuration wants no tunnel. Its API server is away at first.
+	stop()
+	r.restart()
+	r.peers.Routing = config.RoutingNative
+	stop = r.keepPeers()
+	r.peers.All([]peers.Node{far})
+	want(native...)
+	nettest.Eventually(t, "the device to be gone", func() bool { _, err := r.node.Conn.Link(device); return err != nil })
+	r.wantClean()
 }

@@ -103,8 +103,15 @@ func (a *Agent) furnish(o Options) (err error) {
 	}))
 	a.Verbs = verbs.New(d, a.index, a.drain, a.ground, all, n.OpenNetns)
 	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all)
-	a.peers = peers.New(d, peers.Options{Metric: n.Metric, Own: a.ground.Prefixes, Changed: a.ground.Reach})
-	a.ground.Hooks = ground.Hooks{Exposed: a.traffic.Exposed, Rests: a.traffic.Rests, Reached: a.peers.Reached, Tell: a.Tell}
+	ways := peers.Options{Metric: n.Metric, MTU: a.ground.UplinkMTU, Hops: n.Conn.Hops, Own: a.ground.Prefixes, Changed: a.ground.Reach}
+	if k := o.Config.Kubernetes; k != nil {
+		ways.Routing, ways.VXLAN = k.Routing, k.VXLAN
+	}
+	a.peers = peers.New(d, ways)
+	a.ground.Hooks = ground.Hooks{
+		Exposed: a.traffic.Exposed, Rests: a.traffic.Rests, Tell: a.Tell,
+		Reached: a.peers.Reached, Tunnel: a.peers.Tunnel, Overhead: a.peers.Overhead,
+	}
 	if o.Config.Kubernetes != nil {
 		a.kube, err = kube.New(kube.Options{
 			Kubernetes: *o.Config.Kubernetes, Agent: "berthd/" + o.Version, Log: d.Log, Given: a.ground.Give, Others: a.peers,

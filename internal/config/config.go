@@ -47,6 +47,24 @@ const NodePool = "node"
 type Kubernetes struct {
 	Node       string `json:"node"`       // name of the Node object
 	Kubeconfig string `json:"kubeconfig"` // file; "": the pod's own service account
+	Routing    string `json:"routing"`    // how packets get to other nodes' pods: RoutingAuto, RoutingNative or RoutingVXLAN
+	VXLAN      VXLAN  `json:"vxlan"`
+}
+
+// Is reports whether k and o say the same.
+func (k *Kubernetes) Is(o *Kubernetes) bool { return k == o || k != nil && o != nil && *k == *o }
+
+// How packets get to other nodes' pods.
+const (
+	RoutingNative = "native" // by the node's address, which must be on a link of this node
+	RoutingVXLAN  = "vxlan"  // through a tunnel
+	RoutingAuto   = "auto"   // natively to nodes on a link of this node, and to others through the tunnel
+)
+
+// VXLAN says by what the nodes' tunnel (RFC 7348) is known. It must be the same on all nodes of the cluster.
+type VXLAN struct {
+	VNI  int `json:"vni"`  // 1 to 16,777,215
+	Port int `json:"port"` // UDP
 }
 
 // Masquerade says whether pods' traffic leaves the node under the node's own address.

@@ -5,6 +5,7 @@
 package ground
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,6 +64,10 @@ type Hooks struct {
 	// Reached returns the CIDRs and addresses of the cluster's other nodes, to which pods' traffic keeps the pods'
 	// addresses.
 	Reached func() []netip.Prefix
+	// Tunnel returns the UDP port of the tunnel to other nodes, and from where these send there; 0: there is no tunnel.
+	Tunnel func() (port uint16, from []netip.Prefix)
+	// Overhead returns how many bytes of each packet to other nodes' pods the tunnel takes.
+	Overhead func() int
 	// Tell is told of an event about an owner; typ is the API's type of the event.
 	Tell func(typ string, o hold.Owner, kind string, err error)
 }
@@ -313,16 +318,16 @@ func (g *Ground) Keep(ctx context.Context) {
 }
 
 // MTU returns the MTU, in bytes, of pods whose configuration names none: the MTU in the
-// agent's configuration or, if there is none, the uplinks' or, without an uplink,
-// Ethernet's.
+// agent's configuration or, if there is none, the uplinks', less what the tunnel to other nodes takes.
 func (g *Ground) MTU() int {
-	for _, mtu := range []int{g.Config().MTU, g.uplinkMTU} {
-		if mtu > 0 {
-			return mtu
-		}
+	if mtu := g.Config().MTU; mtu > 0 {
+		return mtu
 	}
-	return 1500
+	return g.UplinkMTU() - g.Hooks.Overhead()
 }
+
+// UplinkMTU returns the MTU, in bytes, of the node's uplinks or, without an uplink, Ethernet's.
+func (g *Ground) UplinkMTU() int { return cmp.Or(g.uplinkMTU, 1500) }
 
 // Pool returns the name of the pool that a network's configuration names; "" names the
 // default pool. It fails if the agent has no such pool.

@@ -82,6 +82,7 @@ func (g *Ground) waiting(c *config.Config) []string {
 		"metrics":     c.Metrics != g.began.Metrics,
 		"tracing":     c.Tracing != g.began.Tracing,
 		"logLevel":    c.LogLevel != g.began.LogLevel,
+		"kubernetes":  !c.Kubernetes.Is(g.began.Kubernetes),
 	} {
 		if changed {
 			keys = append(keys, key)

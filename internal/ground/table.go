@@ -62,6 +62,7 @@ func (g *Ground) Ruleset() nft.Ruleset {
 	c := g.config.Load()
 	pools := g.Prefixes()
 	low, high := g.node.Groups.Dying()
+	tunnel, tunnels := g.Hooks.Tunnel()
 	return nft.Ruleset{
 		Instance:    g.Instance,
 		CutLow:      low,
@@ -75,6 +76,8 @@ func (g *Ground) Ruleset() nft.Ruleset {
 		Excluded:    slices.Concat(c.Masquerade.ExcludedCIDRs, g.Hooks.Reached()),
 		FirstPort:   c.Masquerade.Ports.First,
 		LastPort:    c.Masquerade.Ports.Last,
+		TunnelPort:  tunnel,
+		Tunnels:     tunnels,
 	}
 }
 

@@ -38,8 +38,9 @@ type Options struct {
 	Others Others
 }
 
-// Others is told of the cluster's other nodes (peers.Peers).
+// Others is told of the cluster's other nodes, and of this node's own addresses (peers.Peers).
 type Others interface {
+	Self(peers.Node)
 	All([]peers.Node)
 	Put(peers.Node)
 	Drop(name string)
@@ -137,6 +138,7 @@ func (w *Watcher) self(n *corev1.Node) {
 		w.Log.Info("the cluster has given this node no CIDRs for its pods yet (Node.spec.podCIDRs); it never will unless its controller manager has --allocate-node-cidrs", "node", n.Name)
 		return
 	}
+	w.Others.Self(peers.Node{Name: n.Name, CIDRs: cidrs, Addresses: addresses(n)})
 	w.mu.Lock()
 	w.given = cidrs
 	w.mu.Unlock()

@@ -142,6 +142,7 @@ func node(name string, texts ...string) corev1.Node {
 
 // told notes what a Watcher has told.
 type told struct {
+	self  peers.Node
 	mu    sync.Mutex
 	all   bool
 	nodes map[string]peers.Node
@@ -155,6 +156,12 @@ func (o *told) All(nodes []peers.Node) {
 	for _, n := range nodes {
 		o.nodes[n.Name] = n
 	}
+}
+
+func (o *told) Self(n peers.Node) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.self = n
 }
 
 func (o *told) Put(n peers.Node) {
@@ -180,6 +187,9 @@ func (o *told) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	text := fmt.Sprint(o.all, " ", o.given)
+	if !slices.Equal(o.self.CIDRs, o.given) || len(o.given) > 0 && !slices.Contains(o.self.Addresses, netip.MustParseAddr("192.0.2.1")) {
+		text += fmt.Sprint(" self ", o.self)
+	}
 	var names []string
 	for name := range o.nodes {
 		names = append(names, name)
@@ -236,6 +246,6 @@ func TestNodes(t *testing.T) {
 	s.change("MODIFIED", node("new", "10.244.3.0/24", "nonsense", "192.0.2.3"))
 	s.change("ADDED", node("b", "10.244.4.0/24", "192.0.2.5"))
 	o.want(t, me+" b [10.244.4.0/24] [192.0.2.5]")
-	s.change("MODIFIED", node("me", "10.244.9.0/24"))
+	s.change("MODIFIED", node("me", "10.244.9.0/24", "192.0.2.1"))
 	o.want(t, "true [10.244.9.0/24] b [10.244.4.0/24] [192.0.2.5]")
 }

@@ -1,5 +1,6 @@
 // Package peers keeps the ways to the pods of the cluster's other nodes. Each of these nodes is an owner,
-// whose names are the node's name and the CIDRs of its pods, and whose holds are the routes to these CIDRs.
+// whose names are the node's name and the CIDRs of its pods, and whose holds are the routes to these CIDRs. If these lead
+// through the tunnel, the node needs another owner, whose hold is the tunnel's device (tunnel.go).
 // So a CIDR leads to one node at a time, and everything that the engine does for other owners (restart, sweep,
 // audit, owed) it does for these routes. Whoever knows the cluster's nodes tells Peers of them (All, Put, Drop),
 // and Keep makes the ledger and the node agree with that. Until somebody has told Peers of all nodes, such as
@@ -17,8 +18,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/noderoute"
 )
 
@@ -48,6 +51,13 @@ func cidrName(p netip.Prefix) hold.Name { return hold.Name{Space: "cidr", Name: 
 // Options are what Peers needs.
 type Options struct {
 	Metric uint32 // of the instance's routes
+	// Routing says how packets get to other nodes' pods (config.Kubernetes), and VXLAN by what the nodes' tunnel is known.
+	Routing string
+	VXLAN   config.VXLAN
+	// MTU returns the MTU of the links between nodes, in bytes.
+	MTU func() int
+	// Hops says where packets of the node to addresses go first (rtnl.Conn.Hops).
+	Hops func([]netip.Addr) []rtnl.Hop
 	// Own returns the CIDRs of this node's pods.
 	Own func() []netip.Prefix
 	// Changed is told that the ledger has other nodes, CIDRs or addresses than before (Reached).
@@ -59,13 +69,15 @@ type Peers struct {
 	*daemon.Core
 	Options
 
-	mu     sync.Mutex
-	all    bool             // somebody has told of all nodes: others in the ledger are gone
-	want   map[string]Node  // by name
-	dirty  map[string]bool  // the nodes for which the ledger may not be as want says
-	anew   bool             // so may be all nodes that the ledger has
-	failed map[string]error // why it is not, by node
-	wake   chan struct{}    // has a token while dirty is not empty
+	mu         sync.Mutex
+	self       Node             // this node; zero: nobody has told of it
+	all        bool             // somebody has told of all nodes: others in the ledger are gone
+	want       map[string]Node  // by name
+	dirty      map[string]bool  // the nodes for which the ledger may not be as want says
+	anew       bool             // so may be all nodes that the ledger has
+	failed     map[string]error // why it is not, by node
+	tunnelless error            // why the tunnel is not as it should be
+	wake       chan struct{}    // has a token while dirty is not empty
 }
 
 // New returns Peers that know of no node.
@@ -74,6 +86,21 @@ func New(d *daemon.Core, o Options) *Peers {
 		Core: d, Options: o,
 		want: map[string]Node{}, dirty: map[string]bool{}, failed: map[string]error{}, wake: make(chan struct{}, 1),
 	}
+}
+
+// Self tells of this node: to where other nodes send through the tunnel, and which addresses the tunnel's device has.
+func (p *Peers) Self(n Node) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.self.is(n) {
+		return
+	}
+	p.self = n
+	p.stir()
+}
+
+func (n Node) is(o Node) bool {
+	return n.Name == o.Name && slices.Equal(n.CIDRs, o.CIDRs) && slices.Equal(n.Addresses, o.Addresses)
 }
 
 // All tells of all other nodes: nodes that are not among them are gone.
@@ -94,7 +121,7 @@ func (p *Peers) All(nodes []Node) {
 func (p *Peers) Put(n Node) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if was, known := p.want[n.Name]; known && slices.Equal(was.CIDRs, n.CIDRs) && slices.Equal(was.Addresses, n.Addresses) {
+	if was, known := p.want[n.Name]; known && was.is(n) {
 		return
 	}
 	p.want[n.Name], p.dirty[n.Name] = n, true
@@ -118,21 +145,31 @@ func (p *Peers) stir() {
 	}
 }
 
-// again is how long Keep waits until it tries again what has failed.
-const again = 5 * time.Second
+const (
+	// again is how long Keep waits until it tries again what has failed.
+	again = 5 * time.Second
+	// review is how often Keep looks whether there is a router before another node, which nobody tells of.
+	review = 30 * time.Second
+)
 
 // Keep makes the ledger and the node agree with what Peers was told, until ctx ends. What fails, such as a CIDR
 // that another node or a pool has, keeps no other node.
 func (p *Peers) Keep(ctx context.Context) {
 	for {
+		var look <-chan time.Time
+		if p.Routing == config.RoutingAuto {
+			look = time.After(review)
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-p.wake:
+		case <-look:
+			p.doubt()
 		}
 		p.settle(ctx)
 		p.mu.Lock()
-		later := len(p.failed) > 0
+		later := len(p.failed) > 0 || p.tunnelless != nil
 		p.mu.Unlock()
 		if later {
 			daemon.Sleep(ctx, again, p.wake)
@@ -146,8 +183,17 @@ func (p *Peers) Keep(ctx context.Context) {
 	}
 }
 
-// settle does what is to be done for all nodes that are dirty. Nodes that are gone, and CIDRs that a node has no
-// more, go first, because others may have come to have them.
+// doubt has settle look at all nodes.
+func (p *Peers) doubt() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name := range p.want {
+		p.dirty[name] = true
+	}
+}
+
+// settle does what is to be done for this node's tunnel, and for all nodes that are dirty. Nodes that are gone, and CIDRs that
+// a node has no more, go first, because others may have come to have them.
 func (p *Peers) settle(ctx context.Context) {
 	have := p.owners()
 	due := p.due(have)
@@ -155,11 +201,12 @@ func (p *Peers) settle(ctx context.Context) {
 	for _, name := range due {
 		changed = p.part(ctx, name, have) || changed
 	}
+	t, renewed := p.keepTunnel(ctx)
 	for _, name := range due {
 		if ctx.Err() != nil {
 			return
 		}
-		did, err := p.one(ctx, name, have)
+		did, err := p.one(ctx, name, have, t)
 		changed = changed || did
 		p.mu.Lock()
 		was := p.failed[name]
@@ -171,7 +218,8 @@ func (p *Peers) settle(ctx context.Context) {
 			p.Log.Warn("pods of another node may not be reached: the agent tries again", "node", name, "err", err)
 		}
 	}
-	if changed && p.Changed != nil {
+	p.leaveTunnel(ctx, t)
+	if (changed || renewed) && p.Changed != nil {
 		p.Changed(ctx)
 	}
 }
@@ -202,33 +250,32 @@ func (p *Peers) part(ctx context.Context, name string, have owners) (did bool) {
 	n, wanted := p.want[name]
 	p.mu.Unlock()
 	o, held := have[name]
-	stays := func(c netip.Prefix) bool { return slices.Contains(n.CIDRs, c) }
-	if !wanted || !held || !slices.ContainsFunc(o.cidrs, func(c netip.Prefix) bool { return !stays(c) }) {
+	gone := func(c netip.Prefix) bool { return !slices.Contains(n.CIDRs, c) }
+	if !wanted || !held || !slices.ContainsFunc(o.cidrs, gone) {
 		return false
-	}
-	less := Node{Name: name, Addresses: o.addresses}
-	for _, c := range o.cidrs {
-		if stays(c) {
-			less.CIDRs = append(less.CIDRs, c)
-		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, holding)
 	defer cancel()
-	specs, err := p.specs(less)
-	if err == nil {
-		err = p.change(ctx, o.id, less, specs)
-	}
-	if err == nil {
-		have[name] = known{id: o.id, cidrs: less.CIDRs, addresses: less.Addresses}
+	now, _ := p.Ledger.Owner(o.id)
+	less := now.Clone()
+	less.Names = slices.DeleteFunc(less.Names, func(name hold.Name) bool {
+		return slices.ContainsFunc(o.cidrs, func(c netip.Prefix) bool { return gone(c) && cidrName(c) == name })
+	})
+	less.Holds = slices.DeleteFunc(less.Holds, func(h hold.Hold) bool {
+		route, ok := h.Spec.(*noderoute.Spec)
+		return ok && gone(route.CIDR)
+	})
+	if p.change(ctx, less) == nil {
+		o.cidrs = slices.DeleteFunc(slices.Clone(o.cidrs), gone)
+		have[name] = o
 	}
 	return true
 }
 
-// change gives a node's owner other CIDRs, and waits until those that it loses are free.
-func (p *Peers) change(ctx context.Context, id hold.ID, n Node, specs []hold.Spec) error {
-	gone, err := p.Engine.Change(ctx, id, func(o *hold.Owner) error {
-		next := p.owner(o.ID, n, specs)
-		o.Meta, o.Names, o.Holds = next.Meta, next.Names, next.Holds
+// change gives an owner what next has, and waits until what the owner loses is free.
+func (p *Peers) change(ctx context.Context, next hold.Owner) error {
+	gone, err := p.Engine.Change(ctx, next.ID, func(o *hold.Owner) error {
+		o.Meta, o.Names, o.Needs, o.Holds = next.Meta, next.Names, next.Needs, next.Holds
 		return nil
 	})
 	if err != nil || gone == "" {
@@ -242,7 +289,7 @@ const holding = 5 * time.Second
 
 // one makes the ledger and the node agree with what Peers was told of a node. have is what the ledger has; one
 // brings it up to date. did says that the ledger has changed.
-func (p *Peers) one(ctx context.Context, name string, have owners) (did bool, err error) {
+func (p *Peers) one(ctx context.Context, name string, have owners, t tunnel) (did bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, holding)
 	defer cancel()
 	p.mu.Lock()
@@ -257,7 +304,10 @@ func (p *Peers) one(ctx context.Context, name string, have owners) (did bool, er
 		delete(have, name)
 		return true, p.Engine.Release(ctx, []hold.ID{o.id})
 	}
-	specs, err := p.specs(n)
+	if !held {
+		o.id = hold.NewID()
+	}
+	next, err := p.owner(o.id, n, t, p.tunnels(n, o))
 	if err != nil {
 		return false, err
 	}
@@ -266,16 +316,15 @@ func (p *Peers) one(ctx context.Context, name string, have owners) (did bool, er
 	}
 	if held {
 		now, _ := p.Ledger.Owner(o.id)
-		if same(now, p.owner(o.id, n, specs)) {
+		if same(now, next) {
 			return false, nil
 		}
-		err = p.change(ctx, o.id, n, specs)
+		err = p.change(ctx, next)
 	} else {
-		o.id = hold.NewID()
-		err = p.take(ctx, p.owner(o.id, n, specs))
+		err = p.take(ctx, next)
 	}
 	if err == nil {
-		have[name] = known{id: o.id, cidrs: n.CIDRs, addresses: n.Addresses}
+		have[name] = knownOf(next, n.Addresses)
 	}
 	return true, err
 }
@@ -292,45 +341,61 @@ func (p *Peers) take(ctx context.Context, o hold.Owner) error {
 	return p.Engine.Take(ctx, o)
 }
 
-// owner returns a node's owner.
-func (p *Peers) owner(id hold.ID, n Node, specs []hold.Spec) hold.Owner {
-	meta, err := json.Marshal(record{Sort: nodeSort, Node: n.Name, Addresses: n.Addresses})
-	if err != nil {
-		panic(fmt.Sprintf("peers: encoding a record: %v", err)) // cannot happen: a record has only strings and addresses
+// owner returns a node's owner, with the holds that lead to the node's pods: through the tunnel t if tunnels is set.
+func (p *Peers) owner(id hold.ID, n Node, t tunnel, tunnels bool) (o hold.Owner, err error) {
+	o = hold.Owner{ID: id, Meta: record{Sort: nodeSort, Node: n.Name, Addresses: n.Addresses}.encode(), Names: []hold.Name{Name(n.Name)}}
+	var specs []hold.Spec
+	via := n.gateway
+	if tunnels {
+		peer, failed := t.peer(n)
+		if failed != nil {
+			return o, failed
+		}
+		o.Needs, specs = []hold.ID{t.id}, []hold.Spec{peer}
+		via = func(c netip.Prefix) (netip.Addr, error) { return gatewayIn(peer, c) }
 	}
-	o := hold.Owner{ID: id, Meta: meta, Names: []hold.Name{Name(n.Name)}}
 	for _, c := range n.CIDRs {
 		o.Names = append(o.Names, cidrName(c))
+		gateway, failed := via(c)
+		if failed != nil {
+			err = errors.Join(err, failed)
+			continue
+		}
+		specs = append(specs, &noderoute.Spec{CIDR: c, Via: gateway, Metric: p.Metric, Tunnel: tunnels})
 	}
 	for _, s := range specs {
 		o.Holds = append(o.Holds, hold.Hold{Owner: id, Spec: s})
 	}
-	return o
+	return o, err
 }
 
-// same reports whether two owners have the same names, holds and meta.
+// gateway returns the address by which packets to a CIDR of the node's pods reach the node without a tunnel.
+func (n Node) gateway(c netip.Prefix) (netip.Addr, error) {
+	i := slices.IndexFunc(n.Addresses, func(a netip.Addr) bool { return a.Is4() == c.Addr().Is4() })
+	if i < 0 {
+		return netip.Addr{}, fmt.Errorf("the node has no address of the family of its pods' CIDR %s", c)
+	}
+	return n.Addresses[i], nil
+}
+
+func (r record) encode() []byte {
+	b, err := json.Marshal(r)
+	if err != nil {
+		panic(fmt.Sprintf("peers: encoding a record: %v", err)) // cannot happen: a record has only strings and addresses
+	}
+	return b
+}
+
+// same reports whether two owners have the same names, needs, holds and meta.
 func same(a, b hold.Owner) bool {
 	text := func(o hold.Owner) string {
 		specs := make([]string, len(o.Holds))
 		for i, h := range o.Holds {
 			specs[i] = h.Spec.String()
 		}
-		return fmt.Sprint(o.Names, specs, string(o.Meta))
+		return fmt.Sprint(o.Names, o.Needs, specs, string(o.Meta))
 	}
 	return text(a) == text(b)
-}
-
-// specs returns what leads to a node's pods.
-func (p *Peers) specs(n Node) (specs []hold.Spec, err error) {
-	for _, c := range n.CIDRs {
-		i := slices.IndexFunc(n.Addresses, func(a netip.Addr) bool { return a.Is4() == c.Addr().Is4() })
-		if i < 0 {
-			err = errors.Join(err, fmt.Errorf("the node has no address of the family of its pods' CIDR %s", c))
-			continue
-		}
-		specs = append(specs, &noderoute.Spec{CIDR: c, Via: n.Addresses[i], Metric: p.Metric})
-	}
-	return specs, err
 }
 
 // free returns an error if a pool of this node, or another node, has addresses of n's CIDRs.
@@ -358,6 +423,7 @@ type known struct {
 	id        hold.ID
 	cidrs     []netip.Prefix
 	addresses []netip.Addr
+	tunnels   bool // packets to its pods go through the tunnel
 }
 
 func (p *Peers) owners() owners {
@@ -367,18 +433,21 @@ func (p *Peers) owners() owners {
 			continue
 		}
 		var r record
-		if json.Unmarshal(o.Meta, &r) != nil || r.Sort != nodeSort {
-			continue
+		if json.Unmarshal(o.Meta, &r) == nil && r.Sort == nodeSort {
+			all[r.Node] = knownOf(o, r.Addresses)
 		}
-		k := known{id: o.ID, addresses: r.Addresses}
-		for _, name := range o.NamesIn("cidr") {
-			if c, err := netip.ParsePrefix(name); err == nil {
-				k.cidrs = append(k.cidrs, c)
-			}
-		}
-		all[r.Node] = k
 	}
 	return all
+}
+
+func knownOf(o hold.Owner, addresses []netip.Addr) known {
+	k := known{id: o.ID, addresses: addresses, tunnels: len(o.Needs) > 0}
+	for _, name := range o.NamesIn("cidr") {
+		if c, err := netip.ParsePrefix(name); err == nil {
+			k.cidrs = append(k.cidrs, c)
+		}
+	}
+	return k
 }
 
 // Reached returns the CIDRs of other nodes' pods and these nodes' addresses, as the ledger has them: traffic from

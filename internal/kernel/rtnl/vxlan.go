@@ -171,29 +171,3 @@ func DelNeighbour(addr netip.Addr, index int) Request {
 		body: body(&msg, nl.NewRtAttr(unix.NDA_DST, addr.AsSlice())),
 	}
 }
-
-// OnLink reports, for each of addrs, whether packets of the node to it need no router. An address to which there is no way,
-// or which the node itself has, is not on a link.
-//
-//	ip route get ADDR
-func (c *Conn) OnLink(addrs []netip.Addr) []bool {
-	on := make([]bool, len(addrs))
-	rs := make([]Request, len(addrs))
-	for i, a := range addrs {
-		msg := &nl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(family(a)), Dst_len: uint8(a.BitLen())}}
-		rs[i] = Request{
-			text: fmt.Sprint("ip route get ", a), typ: unix.RTM_GETROUTE,
-			body: body(msg, nl.NewRtAttr(unix.RTA_DST, a.AsSlice())),
-			answer: func(b []byte) error {
-				router := false
-				err := attributes(b, unix.SizeofRtMsg, func(typ uint16, _ []byte) {
-					router = router || typ == unix.RTA_GATEWAY || typ == unix.RTA_VIA
-				})
-				on[i] = err == nil && !router && nl.DeserializeRtMsg(b).Type == unix.RTN_UNICAST
-				return err
-			},
-		}
-	}
-	c.Each(rs...)
-	return on
-}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"slices"
 	"testing"
 
@@ -65,31 +64,5 @@ func TestVXLAN(t *testing.T) {
 				t.Errorf("deleting a neighbour again: %v", err)
 			}
 		})
-	}
-}
-
-// A neighbour of the node is on a link; the node's own address, one behind a router and one without a way are not.
-func TestOnLink(t *testing.T) {
-	c := open(t, nil)
-	for _, line := range []string{
-		"ip link add lan type veth peer name far", "ip link set far up", "ip addr add 192.0.2.1/24 dev lan", "ip addr add 2001:db8::1/64 dev lan nodad",
-		"ip link set lan up", "ip route add 198.51.100.0/24 via 192.0.2.9", "ip route add 2001:db8:1::/64 via 2001:db8::9",
-	} {
-		nettest.Run(t, nil, line)
-	}
-	defer nettest.Run(t, nil, "ip link del lan")
-	asked := []string{"192.0.2.2", "192.0.2.1", "198.51.100.1", "203.0.113.1", "2001:db8::2", "2001:db8::1", "2001:db8:1::1", "2001:db8:2::1"}
-	var addrs []netip.Addr
-	for _, a := range asked {
-		addrs = append(addrs, addr(a))
-	}
-	var got []string
-	for i, on := range c.OnLink(addrs) {
-		if on {
-			got = append(got, asked[i])
-		}
-	}
-	if want := []string{"192.0.2.2", "2001:db8::2"}; !slices.Equal(got, want) {
-		t.Errorf("%v are on a link, not %v", got, want)
 	}
 }
