@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,14 +14,16 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// cluster is a control plane and nodes on one segment.
+// cluster is a control plane and nodes.
 type cluster struct {
 	*control
 	nodes []*node
 }
 
-// startCluster starts a cluster, and returns when its nodes are ready and have routes to each other's pods.
-func startCluster(t *testing.T, nodes int) *cluster {
+// startCluster starts a cluster, and returns when its nodes are ready and have routes to each other's pods. The nodes are on
+// the control plane's segment, but for those numbered far: they are on segments of their own behind the control plane's
+// machine, which is the router between all segments, and knows nothing of pods.
+func startCluster(t *testing.T, nodes int, far ...int) *cluster {
 	t.Helper()
 	nettest.Need(t)
 	programs.Root(t, "containerd and the kubelet need the machine's own root")
@@ -37,6 +40,9 @@ func startCluster(t *testing.T, nodes int) *cluster {
 		nettest.Run(t, nil, command)
 	}
 	t.Cleanup(func() { nettest.Run(t, nil, "ip link del br0") })
+	for _, name := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
+		nettest.Sysctl(t, nil, name, "1")
+	}
 	image := writeImage(t)
 	var names []string
 	for i := range nodes {
@@ -45,7 +51,7 @@ func startCluster(t *testing.T, nodes int) *cluster {
 	c := &cluster{control: startControl(t, bin, names)}
 	done("the API server is ready")
 	for i := range nodes {
-		c.nodes = append(c.nodes, startNode(t, c.control, i+1, image))
+		c.nodes = append(c.nodes, startNode(t, c.control, i+1, slices.Contains(far, i+1), image))
 		done(names[i] + "'s programs run")
 	}
 	for _, n := range c.nodes {

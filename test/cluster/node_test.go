@@ -18,6 +18,7 @@ import (
 type node struct {
 	*machine
 	number int
+	far    bool   // it is behind a router
 	bin    string // folder of Berth's programs
 
 	containerd, kubelet, berthd *daemon
@@ -31,40 +32,64 @@ func (n *node) cgroup() string {
 	return "/" + cgroupPrefix + strconv.Itoa(os.Getpid()) + "-" + nodeName(n.number)
 }
 
-func (n *node) address4() string { return fmt.Sprintf("192.0.2.%d", n.number) }
-func (n *node) address6() string { return fmt.Sprintf("2001:db8::%d", n.number) }
+func (n *node) address4() string {
+	if n.far {
+		return fmt.Sprintf("198.51.100.%d", n.number)
+	}
+	return fmt.Sprintf("192.0.2.%d", n.number)
+}
+
+func (n *node) address6() string {
+	if n.far {
+		return fmt.Sprintf("2001:db8:1::%d", n.number)
+	}
+	return fmt.Sprintf("2001:db8::%d", n.number)
+}
 
 // nodeName is the name of the n-th node, from 1 on.
 func nodeName(n int) string { return "n" + strconv.Itoa(n) }
 
 // startNode starts a node, and returns when its kubelet runs. image is a file of writeImage.
-func startNode(t *testing.T, c *control, number int, image string) *node {
+func startNode(t *testing.T, c *control, number int, far bool, image string) *node {
 	t.Helper()
 	at := nettest.Node(t)
 	name := nodeName(number)
-	n := &node{number: number, bin: programs.Own(t)}
+	n := &node{number: number, far: far, bin: programs.Own(t)}
 	programs.MakeCgroup(t, n.cgroup())
 	n.machine = startMachine(t, name, at)
-	for _, command := range []string{ // an uplink into the bridge
-		"ip link add u" + name + " type veth peer name eth0 netns " + filepath.Base(at.Ref().Path),
-		"ip link set u" + name + " addrgenmode none",
-		"ip link set u" + name + " master br0 up",
-	} {
-		nettest.Run(t, nil, command)
-	}
-	for _, command := range []string{
-		"ip addr add " + n.address4() + "/24 dev eth0",
-		"ip addr add " + n.address6() + "/64 dev eth0 nodad",
-		"ip link set eth0 up",
-		"ip route add default via " + world4,
-		"ip route add default via " + world6,
-	} {
-		nettest.Run(t, at, command)
-	}
+	n.connect(filepath.Base(at.Ref().Path))
 	n.startContainerd(image)
 	n.startBerth(c)
 	n.startKubelet(c)
 	return n
+}
+
+// connect gives the node, whose network namespace has a name, an uplink into the bridge or, if it is far, to the router alone.
+func (n *node) connect(name string) {
+	n.t.Helper()
+	up := "u" + n.name
+	outside := []string{
+		"ip link add " + up + " type veth peer name eth0 netns " + name,
+		"ip link set " + up + " addrgenmode none",
+	}
+	inside := []string{"ip link set eth0 up"}
+	if n.far {
+		outside = append(outside,
+			"ip link set "+up+" up", "ip addr add "+world4+"/32 dev "+up, "ip addr add "+world6+"/128 dev "+up+" nodad",
+			"ip route add "+n.address4()+"/32 dev "+up, "ip route add "+n.address6()+"/128 dev "+up)
+		inside = append(inside,
+			"ip addr add "+n.address4()+"/32 dev eth0", "ip addr add "+n.address6()+"/128 dev eth0 nodad",
+			"ip route add "+world4+" dev eth0", "ip route add "+world6+" dev eth0")
+	} else {
+		outside = append(outside, "ip link set "+up+" master br0 up")
+		inside = append(inside, "ip addr add "+n.address4()+"/24 dev eth0", "ip addr add "+n.address6()+"/64 dev eth0 nodad")
+	}
+	for _, command := range outside {
+		nettest.Run(n.t, nil, command)
+	}
+	for _, command := range append(inside, "ip route add default via "+world4, "ip route add default via "+world6) {
+		nettest.Run(n.t, n.net, command)
+	}
 }
 
 // containerdConfig is containerd 1.6's (version 2), with its default folders. The native snapshotter copies an image for each

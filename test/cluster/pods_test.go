@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -195,4 +196,46 @@ func TestPods(t *testing.T) {
 			t.Errorf("the ways of %s to two others: %q", n.name, strings.Join(ways, ""))
 		}
 	}
+}
+
+// Two nodes are on one segment, and the third is behind a router, which knows nothing of pods. Packets between the two go
+// natively, those to and from the third through the tunnel, and each pod reaches each other by both families. Somebody takes
+// the tunnel away, and the agent puts it back.
+func TestRouter(t *testing.T) {
+	c := startCluster(t, 3, 3)
+	empty := c.states()
+	by := func(n *node) (links string) {
+		for _, w := range n.ways() {
+			f := strings.Fields(w)
+			links += f[slices.Index(f, "dev")+1][:4] + " "
+		}
+		return links
+	}
+	for i, want := range []string{"bert bert eth0 eth0 ", "bert bert eth0 eth0 ", "bert bert bert bert "} {
+		links := strings.Fields(by(c.nodes[i]))
+		slices.Sort(links)
+		if got := strings.Join(links, " ") + " "; got != want {
+			t.Errorf("%s leads to others by %q, not %q", c.nodes[i].name, got, want)
+		}
+	}
+	all := c.deploy("web", 6, 0)
+	c.reach(all)
+	far := c.nodes[2]
+	for _, p := range all { // as the kubelet of another node, or the API server, may have to
+		for _, a := range p.Status.PodIPs {
+			if said := far.answers(a.IP); !strings.HasPrefix(said, p.Metadata.Name+" ") {
+				t.Errorf("the node %s does not reach pod %s at %s on %s: %q", far.name, p.Metadata.Name, a.IP, p.Spec.NodeName, said)
+			}
+		}
+	}
+	device := ""
+	for _, w := range far.ways() {
+		f := strings.Fields(w)
+		device = f[slices.Index(f, "dev")+1]
+	}
+	nettest.Run(t, far.net, "ip link del "+device)
+	nettest.Eventually(t, "a sweep to have put the tunnel back", func() bool { return len(far.ways()) == 4 })
+	c.reach(all)
+	c.mustKubectl("delete", "deployment", "web", "--cascade=foreground", "--timeout=60s")
+	c.nothingLeft(empty)
 }

@@ -1,13 +1,13 @@
 // The pod of test/cluster: a program that is all of a container image.
 //
 //	pod pause           # the sandbox: waits
-//	pod serve           # tells everybody who connects to port 8080 its name ($POD) and the client's address
+//	pod serve           # tells everybody who connects to port 8080 its name ($POD) and the client's address, and then much more
 //	pod ask NAME=ADDR...  # asks others, and fails unless each has its name and sees this pod's own address
 package main
 
 import (
-	"bufio"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/signal"
@@ -18,6 +18,9 @@ import (
 )
 
 const port = "8080"
+
+// more fills packets of the size of the path's MTU.
+var more = strings.Repeat("more ", 20_000)
 
 func main() {
 	switch os.Args[1] {
@@ -58,7 +61,7 @@ func serve() error {
 				fmt.Fprintln(os.Stderr, err)
 				os.Exit(1)
 			}
-			fmt.Fprintf(conn, "%s %s\n", os.Getenv("POD"), conn.RemoteAddr().(*net.TCPAddr).IP)
+			fmt.Fprintf(conn, "%s %s\n%s", os.Getenv("POD"), conn.RemoteAddr().(*net.TCPAddr).IP, more)
 			conn.Close()
 		}
 	}()
@@ -94,9 +97,14 @@ func ask(name, addr string) error {
 	}
 	defer conn.Close()
 	conn.SetDeadline(time.Now().Add(10 * time.Second))
-	said, err := bufio.NewReader(conn).ReadString('\n')
+	all, err := io.ReadAll(conn)
 	if err != nil {
 		return err
+	}
+	said, rest, _ := strings.Cut(string(all), "\n")
+	said += "\n"
+	if rest != more {
+		return fmt.Errorf("says %q, and then %d bytes instead of %d", said, len(rest), len(more))
 	}
 	if want := fmt.Sprintf("%s %s\n", name, conn.LocalAddr().(*net.TCPAddr).IP); said != want {
 		return fmt.Errorf("says %q, want %q", said, want)
