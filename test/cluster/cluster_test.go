@@ -18,6 +18,7 @@ import (
 type cluster struct {
 	*control
 	nodes []*node
+	pod   string // the pods' program
 }
 
 // startCluster starts a cluster, and returns when its nodes are ready and have routes to each other's pods. The nodes are on
@@ -43,12 +44,12 @@ func startCluster(t *testing.T, nodes int, far ...int) *cluster {
 	for _, name := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
 		nettest.Sysctl(t, nil, name, "1")
 	}
-	image := writeImage(t)
+	image, pod := writeImage(t)
 	var names []string
 	for i := range nodes {
 		names = append(names, nodeName(i+1))
 	}
-	c := &cluster{control: startControl(t, bin, names)}
+	c := &cluster{control: startControl(t, bin, names), pod: pod}
 	done("the API server is ready")
 	for i := range nodes {
 		c.nodes = append(c.nodes, startNode(t, c.control, i+1, slices.Contains(far, i+1), image))

@@ -44,6 +44,7 @@ const (
 	admin     = "admin"
 	manager   = "system:kube-controller-manager"
 	scheduler = "system:kube-scheduler"
+	proxy     = "system:kube-proxy"
 	agent     = "berthd"
 )
 
@@ -56,7 +57,7 @@ func startControl(t *testing.T, bin string, nodes []string) *control {
 	c := &control{machine: startMachine(t, "control", nil), bin: bin}
 	c.certificates()
 	tokens := []string{admin + ",admin,1,system:masters"}
-	for _, user := range []string{manager, scheduler, agent} {
+	for _, user := range []string{manager, scheduler, proxy, agent} {
 		tokens = append(tokens, user+","+user+","+user)
 	}
 	for _, n := range nodes {

@@ -21,7 +21,7 @@ type node struct {
 	far    bool   // it is behind a router
 	bin    string // folder of Berth's programs
 
-	containerd, kubelet, berthd *daemon
+	containerd, kubelet, proxy, berthd *daemon
 }
 
 // cgroupPrefix is what the names of nodes' cgroups begin with; the test's PID and the node's name follow.
@@ -61,6 +61,7 @@ func startNode(t *testing.T, c *control, number int, far bool, image string) *no
 	n.startContainerd(image)
 	n.startBerth(c)
 	n.startKubelet(c)
+	n.startProxy(c)
 	return n
 }
 
@@ -76,6 +77,7 @@ func (n *node) connect(name string) {
 	if n.far {
 		outside = append(outside,
 			"ip link set "+up+" up", "ip addr add "+world4+"/32 dev "+up, "ip addr add "+world6+"/128 dev "+up+" nodad",
+			"ip addr add fe80::fe/64 dev "+up+" nodad", // from which a router asks for neighbours
 			"ip route add "+n.address4()+"/32 dev "+up, "ip route add "+n.address6()+"/128 dev "+up)
 		inside = append(inside,
 			"ip addr add "+n.address4()+"/32 dev eth0", "ip addr add "+n.address6()+"/128 dev eth0 nodad",
@@ -162,6 +164,21 @@ func (n *node) startKubelet(c *control) {
 	n.write("etc/kubernetes/kubelet.yaml", fmt.Sprintf(kubeletConfig, n.cgroup()))
 	n.kubelet = n.daemon(c.program("kubelet"), "--config=/etc/kubernetes/kubelet.yaml", "--kubeconfig=/etc/kubernetes/kubeconfig",
 		"--hostname-override="+n.name, "--node-ip="+n.address4()+","+n.address6())
+}
+
+// proxyConfig is for a network namespace in which nobody may change the limits of connection tracking.
+const proxyConfig = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: nftables
+clientConnection: {kubeconfig: /etc/kubernetes/proxy-kubeconfig}
+conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
+`
+
+func (n *node) startProxy(c *control) {
+	n.t.Helper()
+	n.write("etc/kubernetes/proxy-kubeconfig", c.kubeconfig(proxy))
+	n.write("etc/kubernetes/proxy.yaml", proxyConfig)
+	n.proxy = n.daemon(c.program("kube-proxy"), "--config=/etc/kubernetes/proxy.yaml", "--hostname-override="+n.name)
 }
 
 // found returns the path of a program.

@@ -18,8 +18,8 @@ import (
 // imageName is the image of all pods, and of their sandboxes: test/cluster/pod.
 const imageName = "berth.test/pod:1"
 
-// writeImage writes that image into a file, and returns the file's path.
-func writeImage(t *testing.T) (file string) {
+// writeImage writes that image into a file, and returns the file's path, and that of the program in it.
+func writeImage(t *testing.T) (file, pod string) {
 	t.Helper()
 	dir := t.TempDir()
 	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", dir+"/pod", "./pod")
@@ -33,7 +33,7 @@ func writeImage(t *testing.T) (file string) {
 	programs.Image{
 		Name: imageName, Command: []string{"/pod", "pause"}, Files: []programs.File{{Name: "pod", Mode: 0o755, Content: program}},
 	}.Write(t, file)
-	return file
+	return file, dir + "/pod"
 }
 
 // deployment is the manifest of pods that are spread over the nodes. linger is how long they go on when they are told to end.

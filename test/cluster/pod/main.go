@@ -3,6 +3,7 @@
 //	pod pause           # the sandbox: waits
 //	pod serve           # tells everybody who connects to port 8080 its name ($POD) and the client's address, and then much more
 //	pod ask NAME=ADDR...  # asks others, and fails unless each has its name and sees this pod's own address
+//	pod meet NAME,... ADDR:PORT...  # asks at each place until each of the others has answered there
 package main
 
 import (
@@ -11,6 +12,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -32,6 +34,10 @@ func main() {
 		pause()
 	case "ask":
 		if !askAll(os.Args[2:]) {
+			os.Exit(1)
+		}
+	case "meet":
+		if !meetAll(strings.Split(os.Args[2], ","), os.Args[3:]) {
 			os.Exit(1)
 		}
 	default:
@@ -90,24 +96,54 @@ func askAll(others []string) (well bool) {
 	return well
 }
 
+// meetAll asks at places until each of the others has answered there.
+func meetAll(names, places []string) (well bool) {
+	well = true
+	for _, place := range places {
+		met := map[string]bool{}
+		for end := time.Now().Add(30 * time.Second); len(met) < len(names); {
+			said, _, err := say(place)
+			name, _, _ := strings.Cut(said, " ")
+			if err == nil && slices.Contains(names, name) {
+				met[name] = true
+			}
+			if time.Now().After(end) {
+				fmt.Printf("at %s answer only %v of %v; last: %q, %v\n", place, met, names, said, err)
+				well = false
+				break
+			}
+		}
+	}
+	return well
+}
+
 func ask(name, addr string) error {
-	conn, err := net.DialTimeout("tcp", net.JoinHostPort(addr, port), 10*time.Second)
+	said, own, err := say(net.JoinHostPort(addr, port))
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(10 * time.Second))
-	all, err := io.ReadAll(conn)
-	if err != nil {
-		return err
-	}
-	said, rest, _ := strings.Cut(string(all), "\n")
-	said += "\n"
-	if rest != more {
-		return fmt.Errorf("says %q, and then %d bytes instead of %d", said, len(rest), len(more))
-	}
-	if want := fmt.Sprintf("%s %s\n", name, conn.LocalAddr().(*net.TCPAddr).IP); said != want {
+	if want := fmt.Sprintf("%s %s", name, own); said != want {
 		return fmt.Errorf("says %q, want %q", said, want)
 	}
 	return nil
+}
+
+// say returns what is said at a place, and this program's own address there.
+func say(place string) (said string, own net.IP, err error) {
+	conn, err := net.DialTimeout("tcp", place, 10*time.Second)
+	if err != nil {
+		return "", nil, err
+	}
+	defer conn.Close()
+	own = conn.LocalAddr().(*net.TCPAddr).IP
+	conn.SetDeadline(time.Now().Add(10 * time.Second))
+	all, err := io.ReadAll(conn)
+	if err != nil {
+		return "", own, err
+	}
+	said, rest, _ := strings.Cut(string(all), "\n")
+	if rest != more {
+		return said, own, fmt.Errorf("says %q, and then %d bytes instead of %d", said, len(rest), len(more))
+	}
+	return said, own, nil
 }
