@@ -58,6 +58,8 @@ type Hooks struct {
 	Exposed func()
 	// Rests is told that an address has begun to rest.
 	Rests func()
+	// Left removes host ports that lost agents' tables map to addresses of the pools (ports.ClearLeft).
+	Left func() error
 	// Tell is told of an event about an owner; typ is the API's type of the event.
 	Tell func(typ string, o hold.Owner, kind string, err error)
 }

@@ -116,7 +116,8 @@ func (g *Ground) Reload(ctx context.Context, c *config.Config) error {
 		return err
 	}
 	g.SayOverlaps(ctx)
-	return errors.Join(g.keepTable(ctx), g.Hold(ctx), g.giveBack(ctx))
+	left := g.Hooks.Left() // before an ADD can get an address of a new pool, which has to wait for Hold
+	return errors.Join(left, g.keepTable(ctx), g.Hold(ctx), g.giveBack(ctx))
 }
 
 // set puts a configuration and its pools into force. Pool sees both change at once: otherwise an ADD
