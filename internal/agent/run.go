@@ -56,6 +56,7 @@ func (a *Agent) life(c *config.Config, reload <-chan config.Reading) daemon.Life
 		Own: []func(context.Context){
 			a.ground.KeepHeld,
 			a.traffic.KeepRinsed,
+			a.traffic.KeepUnbarred,
 			a.traffic.KeepHidden,
 			a.traffic.KeepMapped,
 			a.traffic.KeepTrimmed,

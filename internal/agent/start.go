@@ -78,9 +78,10 @@ func (a *Agent) furnish(o Options) (err error) {
 	a.index = attachment.NewIndex()
 	a.ports = ports.New(d, a.index, a.ground, n)
 	a.traffic = traffic.New(d, n, a.ground, a.index, a.ports)
+	a.ports.Astray = a.traffic.Astray
 	err = n.Mark(d.Instance, node.Hooks{
 		Lacks: a.ground.SayLacks, Differs: func() { a.ground.CutAnew(); a.traffic.Missed() }, Exposed: a.traffic.Exposed, Mapped: a.traffic.Mapped, Since: a.index.Since(d.Epoch),
-		Kept: a.ports.Kept, Left: a.ports.ClearLeft, Going: drain.Later(&a.drain), Forwards: a.ground.Forwards,
+		Kept: a.ports.Kept, Astray: a.traffic.Astray, Left: a.ports.ClearLeft, Going: drain.Later(&a.drain), Forwards: a.ground.Forwards,
 		Unpoliced: a.ground.SayUnpoliced, Unhelped: a.ground.SayUnhelped,
 	})
 	if err != nil {
@@ -109,7 +110,7 @@ func (a *Agent) furnish(o Options) (err error) {
 	}
 	a.peers = peers.New(d, ways)
 	a.ground.Hooks = ground.Hooks{
-		Exposed: a.traffic.Exposed, Rests: a.traffic.Rests, Tell: a.Tell,
+		Exposed: a.traffic.Exposed, Rests: a.traffic.Rests, Left: a.ports.ClearLeft, Tell: a.Tell,
 		Reached: a.peers.Reached, Tunnel: a.peers.Tunnel, Overhead: a.peers.Overhead,
 	}
 	if o.Config.Kubernetes != nil {
@@ -192,7 +193,8 @@ func (a *Agent) resume(ctx context.Context) (mend func(context.Context), err err
 		a.core.Log.Error("could not carry out all queued deletions", "err", err)
 	}
 	a.clearLeft() // before an ADD can get an address to which they lead
-	mend = a.core.Resume(ctx)
+	missing, mend := a.core.Resume(ctx)
+	a.traffic.Resumed(missing)
 	if own != nil {
 		a.core.Doubt.Store(true)
 	}

@@ -199,13 +199,13 @@ func (d *Daemon) OpenEngine(kinds hold.Kinds, h Hooks) {
 
 // Resume does the part of a restore that verbs have to wait for (engine.Resume). It returns
 // the function that does the rest.
-func (d *Daemon) Resume(ctx context.Context) (mend func(context.Context)) {
+func (d *Daemon) Resume(ctx context.Context) (missing engine.Missing, mend func(context.Context)) {
 	missing, err := d.Engine.Resume(ctx, hold.Glance()) // a glance is enough: the kind hears of changes after the last list
 	if err != nil {
 		d.Log.Warn("could not restore everything", "err", err)
 	}
 	d.Doubt.Store(err != nil)
-	return func(ctx context.Context) {
+	return missing, func(ctx context.Context) {
 		if err := d.Engine.Mend(ctx, missing); err != nil && ctx.Err() == nil {
 			d.Doubt.Store(true)
 			d.Log.Warn("could not restore all that "+d.Owners+" lack", "err", err)

@@ -58,6 +58,17 @@ func (e *Engine) Resume(ctx context.Context, look *hold.Look) (Missing, error) {
 	return missing, err
 }
 
+// Unmade returns the owners whose hold of a kind is gone or half-made.
+func (m Missing) Unmade(kind string) map[hold.ID]bool {
+	all := map[hold.ID]bool{}
+	for _, d := range m {
+		if d.hold.Spec.Kind() == kind && (errors.Is(d.err, hold.ErrGone) || errors.Is(d.err, hold.ErrHalfMade)) {
+			all[d.owner.ID] = true
+		}
+	}
+	return all
+}
+
 // drift is a hold that is not as its spec says, or that could not be seen.
 type drift struct {
 	owner hold.Owner

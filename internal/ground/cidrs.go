@@ -24,6 +24,7 @@ type heldCIDR struct {
 	cidr     netip.Prefix
 	cooldown time.Duration // the pool's last cooldown, or ipam.Unknown
 	first    time.Duration // the pool's first cooldown since the ledger was lost; equal to cooldown, if the record has no First
+	behind   string        // nodeRecord.Behind
 }
 
 func (g *Ground) heldCIDRs() []heldCIDR {
@@ -44,12 +45,16 @@ func (g *Ground) heldCIDRs() []heldCIDR {
 		}
 		for _, name := range cidrs {
 			if p, err := netip.ParsePrefix(name); err == nil {
-				held = append(held, heldCIDR{o.ID, rec.Pool, p, cooldown, first})
+				held = append(held, heldCIDR{o.ID, rec.Pool, p, cooldown, first, rec.Behind})
 			}
 		}
 	}
 	return held
 }
+
+// lossText says when the ledger was lost. Another loss, or a reboot, which may move the ledger's times, gives another text:
+// then the agent does the pass behind the quarantine once more.
+func (g *Ground) lossText() string { return g.Ledger.Quarantine().Since.UTC().Format(time.RFC3339Nano) }
 
 // holdCIDRs takes the CIDRs of all pools at once, so that many CIDRs that hang delay the agent no
 // longer than one CIDR. It returns the errors by pool.
@@ -64,6 +69,9 @@ func (g *Ground) holdCIDRs(ctx context.Context) map[string]error {
 				rec := nodeRecord{Sort: poolSort, Pool: pool.Name, Cooldown: pool.Cooldown.String()}
 				if first, lost := g.Pools.First(cidr); lost {
 					rec.First = first.String()
+				}
+				if g.Pools.Behind(cidr) {
+					rec.Behind = g.lossText()
 				}
 				if err := g.holdOne(ctx, rec, CIDRName(cidr), spec); err != nil {
 					mu.Lock()

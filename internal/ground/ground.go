@@ -68,6 +68,8 @@ type Hooks struct {
 	Tunnel func() (port uint16, from []netip.Prefix)
 	// Overhead returns how many bytes of each packet to other nodes' pods the tunnel takes.
 	Overhead func() int
+	// Left removes host ports that lost agents' tables map to addresses of the pools (ports.ClearLeft).
+	Left func() error
 	// Tell is told of an event about an owner; typ is the API's type of the event.
 	Tell func(typ string, o hold.Owner, kind string, err error)
 }

@@ -16,6 +16,7 @@ type nodeRecord struct {
 	Pool     string `json:"pool,omitempty"`
 	Cooldown string `json:"cooldown,omitempty"` // the pool's cooldown, such as "1m5s"; "": not known
 	First    string `json:"first,omitempty"`    // the pool's first cooldown since the ledger was lost; "": it was not lost
+	Behind   string `json:"behind,omitempty"`   // when the ledger was lost (lossText), if the CIDR has been rinsed behind that (ipam.Behind)
 }
 
 const (

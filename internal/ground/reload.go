@@ -125,7 +125,8 @@ func (g *Ground) reload(ctx context.Context, file *config.Config, given []netip.
 	g.file.Store(file)
 	g.given.Store(&given)
 	g.SayOverlaps(ctx)
-	return errors.Join(g.keepTable(ctx), g.Hold(ctx), g.giveBack(ctx))
+	left := g.Hooks.Left() // before an ADD can get an address of a new pool, which has to wait for Hold
+	return errors.Join(left, g.keepTable(ctx), g.Hold(ctx), g.giveBack(ctx))
 }
 
 // set puts a configuration and its pools into force. Pool sees both change at once: otherwise an ADD

@@ -52,10 +52,14 @@ func freed(e ledger.Edit) []hold.Name {
 func (g *Ground) Restore() {
 	g.regain()
 	first := map[netip.Prefix]time.Duration{}
+	var rinsed []netip.Prefix
 	for _, h := range g.heldCIDRs() { // a CIDR that is out of the config may still be in use
 		g.Pools.Drain(h.pool, h.cidr, h.cooldown)
 		if h.first != ipam.Unknown {
 			first[h.cidr] = h.first
+		}
+		if h.behind == g.lossText() {
+			rinsed = append(rinsed, h.cidr)
 		}
 	}
 	var claimed []netip.Addr
@@ -74,7 +78,7 @@ func (g *Ground) Restore() {
 	}
 	g.Pools.Restore(claimed, rests)
 	q := g.Ledger.Quarantine()
-	g.Pools.Quarantine(q.Since, q.Until, first)
+	g.Pools.Quarantine(q.Since, q.Until, first, rinsed)
 }
 
 // Quarantine returns an op for a ledger that replaces a lost one. The op lets all addresses rest: for

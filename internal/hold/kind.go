@@ -11,13 +11,14 @@ import (
 
 // The answers of Verify and Acquire about a hold. A kind wraps them with what it has seen.
 var (
-	ErrGone     = errors.New("gone")                          // Verify: the thing is not there
-	ErrEnded    = fmt.Errorf("has ended, and is %w", ErrGone) // Verify of a kind that Ends: the thing was there, and is not any more
-	ErrChanged  = errors.New("changed")                       // Verify: the thing is there, but not as its spec says
-	ErrForeign  = errors.New("taken by somebody else")        // Acquire: somebody else's thing is in its place, and stays there
-	ErrUnused   = errors.New("nobody could have used it")     // Acquire of a kind with Cut: until it failed, the owner could not be reached by the hold
-	ErrHomeless = errors.New("what it belongs in is gone")    // Acquire, Settle: it can never succeed again, because the pod is gone
-	ErrGoing    = errors.New("its deletion may wait")         // Acquire: somebody has asked for the owner's release in a way that the ledger does not know of yet, or nobody can tell
+	ErrGone     = errors.New("gone")                              // Verify: the thing is not there
+	ErrEnded    = fmt.Errorf("has ended, and is %w", ErrGone)     // Verify of a kind that Ends: the thing was there, and is not any more
+	ErrChanged  = errors.New("changed")                           // Verify: the thing is there, but not as its spec says
+	ErrHalfMade = fmt.Errorf("half-made, and has %w", ErrChanged) // Verify: no Acquire has completed the thing yet
+	ErrForeign  = errors.New("taken by somebody else")            // Acquire: somebody else's thing is in its place, and stays there
+	ErrUnused   = errors.New("nobody could have used it")         // Acquire of a kind with Cut: until it failed, the owner could not be reached by the hold
+	ErrHomeless = errors.New("what it belongs in is gone")        // Acquire, Settle: it can never succeed again, because the pod is gone
+	ErrGoing    = errors.New("its deletion may wait")             // Acquire: somebody has asked for the owner's release in a way that the ledger does not know of yet, or nobody can tell
 )
 
 // Unused returns an error that wraps err and ErrUnused, with the text of err.

@@ -83,7 +83,7 @@ func (p *IPAM) doubt(claimed ...netip.Addr) {
 	}
 	for _, a := range claimed {
 		if of, off := p.locate(a); of != nil && p.tainted[of.prefix] {
-			of.space.doubt(of, off)
+			of.space.mark(of, off, doubtful)
 		}
 	}
 }

@@ -15,12 +15,25 @@ import (
 // first had the CIDR after the loss. A pool gives out no address until these cooldowns, counted
 // from since, are over. first has these cooldowns of CIDRs that earlier runs of the agent had.
 // A cooldown that a pool gets later applies only to addresses that are freed later.
-func (p *IPAM) Quarantine(since, until time.Time, first map[netip.Prefix]time.Duration) {
+//
+// rinsed are the CIDRs for which an earlier run has done the pass behind the quarantine (Behind).
+func (p *IPAM) Quarantine(since, until time.Time, first map[netip.Prefix]time.Duration, rinsed []netip.Prefix) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lost, p.closed = since, nanos(until)
 	clear(p.rinsed)
+	for _, cidr := range rinsed {
+		p.rinsed[cidr] = true
+	}
 	maps.Copy(p.first, first)
+}
+
+// Behind reports whether the ledger was lost, and the pass behind the quarantine has been done for a CIDR. From then on, a
+// pool with the CIDR is like any other: what Taint says keeps no claim.
+func (p *IPAM) Behind(cidr netip.Prefix) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.lost.IsZero() && p.rinsed[cidr]
 }
 
 // First returns the cooldown that a CIDR's pool had when it first had the CIDR after the

@@ -13,7 +13,7 @@ import (
 func TestQuarantine(t *testing.T) {
 	p := mustNew(t, poolOf("a", "10.0.0.0/29"))
 	p.Restore(addrs("10.0.0.1"), nil)
-	p.Quarantine(at(0), at(30), nil)
+	p.Quarantine(at(0), at(30), nil, nil)
 	_, err := p.Claim("a", at(29))
 	var full *ExhaustedError
 	if !errors.As(err, &full) || !full.NextFree.Equal(at(30)) {
@@ -55,7 +55,7 @@ func TestQuarantine(t *testing.T) {
 // pass has rinsed it.
 func TestAddressOfOthersBehindQuarantine(t *testing.T) {
 	p := mustNew(t, poolOf("a", "10.0.0.0/29"))
-	p.Quarantine(at(0), at(30), nil)
+	p.Quarantine(at(0), at(30), nil, nil)
 	pass := p.Due(at(30))
 	p.RestOn(pass, addrs("10.0.0.1"), at(90))
 	p.Rinsed(pass)
@@ -69,24 +69,30 @@ func TestAddressOfOthersBehindQuarantine(t *testing.T) {
 	}
 }
 
-// A pool's route was missing after the ledger was lost. Before another pass the pool gives out no address,
-// also if a pass was under way meanwhile.
+// Behind a lost ledger, a pass that was under way when a pool was tainted opens no pool. Once a later pass has, the pool is
+// like any other: a taint keeps no claim, in this run and in the next one.
 func TestTaintBehindQuarantine(t *testing.T) {
-	p := mustNew(t, poolOf("a", "10.0.0.0/29"), poolOf("b", "10.1.0.0/29"))
-	p.Quarantine(at(0), at(30), nil)
-	p.Rinsed(p.Due(at(30)))
-	tainted := netip.MustParsePrefix("10.0.0.0/29")
-	p.Taint(tainted)
+	a := netip.MustParsePrefix("10.0.0.0/29")
+	p := mustNew(t, poolOf("a", a.String()))
+	p.Quarantine(at(0), at(30), nil, nil)
 	late := p.Due(at(31))
-	p.Taint(tainted)
+	p.Taint(a)
 	p.Rinsed(late)
 	var full *ExhaustedError
-	if _, err := p.Claim("a", at(31)); !errors.As(err, &full) || full.Due == 0 {
+	if _, err := p.Claim("a", at(31)); !errors.As(err, &full) || full.Due == 0 || p.Behind(a) {
 		t.Errorf("a claim before the pass: %v", err)
 	}
-	want(t, show(p.Claim("b", at(31))), "10.1.0.1")
 	p.Rinsed(p.Due(at(32)))
 	want(t, show(p.Claim("a", at(32))), "10.0.0.1")
+	p.Taint(a)
+	want(t, show(p.Claim("a", at(32))), "10.0.0.2")
+	want(t, fmt.Sprint(p.Behind(a), p.Tainted("a"), len(p.Due(at(32)).Lost)), "true true 1")
+	p = mustNew(t, poolOf("a", a.String()), poolOf("b", "10.1.0.0/29"))
+	p.Quarantine(at(0), at(30), nil, []netip.Prefix{a})
+	want(t, show(p.Claim("a", at(33))), "10.0.0.1")
+	if _, err := p.Claim("b", at(33)); !errors.As(err, &full) {
+		t.Errorf("a claim of a pool that no run has rinsed: %v", err)
+	}
 }
 
 // A pool that comes back after the quarantine has begun gives out no address for its own
@@ -95,7 +101,7 @@ func TestQuarantineOfPoolThatComesBack(t *testing.T) {
 	short, long := poolOf("a", "10.0.0.0/29"), poolOf("b", "10.1.0.0/29")
 	short.Cooldown, long.Cooldown = 10*time.Second, 100*time.Second
 	p := mustNew(t, short)
-	p.Quarantine(at(20), at(30), nil)
+	p.Quarantine(at(20), at(30), nil, nil)
 	must(t, p.Set([]PoolConfig{short, long}, at(40)))
 	if err := p.Available("a", at(40)); err != nil {
 		t.Error(err)
@@ -115,7 +121,7 @@ func TestRaisedCooldownAfterQuarantine(t *testing.T) {
 	short := raised
 	short.Cooldown, raised.Cooldown, late.Cooldown = 10*time.Second, 100*time.Second, 50*time.Second
 	p := mustNew(t, short)
-	p.Quarantine(at(20), at(30), nil)
+	p.Quarantine(at(20), at(30), nil, nil)
 	must(t, p.Set([]PoolConfig{raised}, at(40)))
 	p.Rinsed(p.Due(at(40)))
 	want(t, show(p.Claim("a", at(40))), "10.0.0.1")
@@ -131,7 +137,7 @@ func TestRaisedCooldownAfterQuarantine(t *testing.T) {
 	if _, lost := p.First(raised.CIDRs[0]); lost {
 		t.Error("an agent without a quarantine notes what a pool said first")
 	}
-	p.Quarantine(at(20), at(30), first)
+	p.Quarantine(at(20), at(30), first, nil)
 	p.Rinsed(p.Due(at(40)))
 	want(t, show(p.Claim("a", at(40))), "10.0.0.1")
 	var full *ExhaustedError

@@ -47,8 +47,8 @@ func (p *IPAM) place(m mark) {
 	case c == nil: // a free address without a CIDR has no state
 	case m.state == used:
 		c.space.use(c, off)
-		if m.until == doubtful {
-			c.space.doubt(c, off)
+		if m.until == doubtful || m.until == settled {
+			c.space.mark(c, off, m.until)
 		}
 	case m.state == rested || m.state == due:
 		c.space.enter(m.state, c.space.fetch(c, off))

@@ -124,9 +124,8 @@ func (p *IPAM) spaces() iter.Seq[*space] {
 }
 
 // Taint says that the kernel may remember traffic of free addresses in the prefix. Nobody knows of which: the next pass
-// finds out (Pass.Lost), and until then the pools of these CIDRs are Tainted. If the ledger was lost, they give out no
-// address before that pass. That pass leaves alone addresses in use, which may have been free a moment ago: these are
-// Doubtful.
+// finds out (Pass.Lost), and until then the pools of these CIDRs are Tainted. That pass leaves alone addresses in use. Those
+// among them that nobody has settled (Settle) may have been free a moment ago: these are Doubtful.
 func (p *IPAM) Taint(prefix netip.Prefix) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -138,14 +137,13 @@ func (p *IPAM) Taint(prefix netip.Prefix) {
 			}
 		}
 		for i := lists; i < len(s.slots); i++ {
-			if x := &s.slots[i]; x.state == used && prefix.Contains(s.cidrs[x.cidr].addr(x.off)) {
+			if x := &s.slots[i]; x.state == used && x.until != settled && prefix.Contains(s.cidrs[x.cidr].addr(x.off)) {
 				x.until = doubtful
 			}
 		}
 		for _, c := range s.cidrs {
 			if c.prefix.Overlaps(prefix) {
 				p.tainted[c.prefix] = true
-				delete(p.rinsed, c.prefix)
 			}
 		}
 	}
@@ -176,6 +174,18 @@ func (p *IPAM) Trust(addrs []netip.Addr, before int64) {
 	for _, a := range addrs {
 		if c, off := p.locate(a); c != nil && c.space.doubts(c, off) {
 			c.space.slots[c.index.slot(off)].until = 0
+		}
+	}
+}
+
+// Settle says of addresses in use that their users are reached by them: nobody else begins connections to them any more. A
+// Doubtful one stays so.
+func (p *IPAM) Settle(addrs []netip.Addr) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, a := range addrs {
+		if c, off := p.locate(a); c != nil && c.space.isUsed(c, off) && !c.space.doubts(c, off) {
+			c.space.mark(c, off, settled)
 		}
 	}
 }

@@ -106,6 +106,14 @@ func TestTaint(t *testing.T) {
 	want(t, fmt.Sprint(p.Doubtful(all)), "[10.0.0.1 10.0.0.2 10.0.1.0]")
 	p.Trust(all, p.Taints())
 	want(t, fmt.Sprint(p.Doubtful(all)), "[]")
+	p.Settle(all[:1])
+	p.Taint(prefixes("10.0.0.0/30")[0])
+	p.Settle(all[:2]) // too late
+	want(t, fmt.Sprint(p.Doubtful(all)), "[10.0.0.2]")
+	must(t, p.Set([]PoolConfig{poolOf("a", "10.0.0.0/29", "10.0.1.0/31")}, at(2))) // settled addresses stay settled
+	p.Taint(prefixes("10.0.0.0/29")[0])
+	want(t, fmt.Sprint(p.Doubtful(all)), "[10.0.0.2]")
+	must(t, p.Set([]PoolConfig{poolOf("a", "10.0.0.0/30", "10.0.1.0/31")}, at(2)))
 	p.Rinsed(pass) // too early for all of it
 	want(t, fmt.Sprint(p.Tainted("a"), len(p.Due(at(2)).Lost)), "true 2")
 	rinse(p, at(2))

@@ -34,14 +34,14 @@ type space struct {
 
 type slot struct {
 	off        uint64
-	until      int64  // resting: the end of the cooldown, in Unix nanoseconds; due: the number of its last Pass, or 0; used: 0 or doubtful
+	until      int64  // resting: the end of the cooldown, in Unix nanoseconds; due: the number of its last Pass, or 0; used: 0, doubtful or settled
 	prev, next uint32 // the slots before and behind it in its list
 	cidr       uint32 // index in space.cidrs
 	state      state
 }
 
-// doubtful is the mark of an address in use (space.doubt).
-const doubtful = 1
+// doubtful and settled are marks of an address in use (space.doubt, IPAM.Settle).
+const doubtful, settled = 1, 2
 
 type state uint8
 
@@ -83,11 +83,11 @@ func (s *space) put(c *cidr, off uint64) {
 	s.enter(list, s.fetch(c, off))
 }
 
-// doubt says of an address in use that others may have begun connections to it since a pass has looked for
-// them (IPAM.Taint).
-func (s *space) doubt(c *cidr, off uint64) {
+// mark says of an address in use that others may have begun connections to it since a pass has looked for
+// them (doubtful, IPAM.Taint), or that nobody can (settled, IPAM.Settle).
+func (s *space) mark(c *cidr, off uint64, as int64) {
 	if s.isUsed(c, off) {
-		s.slots[c.index.slot(off)].until = doubtful
+		s.slots[c.index.slot(off)].until = as
 	}
 }
 

@@ -64,7 +64,7 @@ func (d *Doors) UnmapOther(instance string, gone []nft.Port, whole bool) error {
 // Open makes the doors to the network namespace here. conn must lead to the same namespace.
 func Open(here *ns.Netns, conn *rtnl.Conn, m Marks, h Hooks) Doors {
 	barrier := table.New(table.Options{
-		Tables: nft.Open(here), Ruleset: nft.Ruleset{Instance: m.Instance}, Lacks: h.Lacks, Differs: h.Differs, Kept: h.Kept,
+		Tables: nft.Open(here), Ruleset: nft.Ruleset{Instance: m.Instance}, Lacks: h.Lacks, Differs: h.Differs, Kept: h.Kept, Astray: h.Astray,
 	})
 	links := link.New(link.Options{
 		Conn: conn, Prefix: m.Instance[:stamp.PrefixLen], Groups: m.Groups,
@@ -117,6 +117,8 @@ type Hooks struct {
 	Left func() error
 	// Kept returns the host ports in the table that an owner has.
 	Kept func(hold.ID, []nft.Mapping) []nft.Mapping
+	// Astray is called with host ports that have led to a pod by mistake.
+	Astray func([]nft.Mapping)
 	// Since returns when the last ADD began that the agent answered with an attachment (CLOCK_BOOTTIME,
 	// ns); 0: not known.
 	Since func(hold.ID) int64
@@ -137,7 +139,7 @@ type Tracked interface {
 	ForgetUnless(addrs []netip.Addr, spared func(netip.Addr) bool) error
 	Named(is func(netip.Addr) bool) ([]netip.Addr, error)
 	ForgetExposed(conntrack.Rules) error
-	ForgetMapped(conntrack.Mapped) error
+	ForgetMapped(conntrack.Mapped, conntrack.Led) error
 	Load() (entries, most int, err error)
 	Trim(context.Context, map[netip.Addr]int, conntrack.Bounds) (map[int]int, error)
 	Close()
@@ -150,6 +152,7 @@ type Table interface {
 	Retry() error
 	Lacks() nft.Parts
 	Strays(addrs []netip.Addr) (found []netip.Addr, whole bool, err error)
+	Noted() ([]netip.Addr, error)
 	ClearStrays(addrs []netip.Addr) error
 	MarkStrays() error
 	Others() (map[string][]nft.Port, error)

@@ -3,6 +3,7 @@ package ports
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -37,34 +38,71 @@ func (p *Ports) clearLeft() error {
 		return fmt.Errorf("looking for host ports that other agents have left: %w", err)
 	}
 	var errs []error
+	theirs := map[netip.Addr]bool{}
 	for table, mapped := range all {
 		inPool := slices.DeleteFunc(mapped, func(m nft.Port) bool { return p.ground.PoolOf(m.Pod.Addr()) == "" })
 		if instance, ok := stamp.OfTable(table); ok && len(inPool) > 0 {
-			errs = append(errs, p.clear(instance, inPool))
+			stay, err := p.clear(instance, inPool)
+			errs = append(errs, err)
+			for _, m := range stay {
+				theirs[m.Pod.Addr()] = true
+			}
 		}
 	}
+	p.theirs.Store(&theirs)
 	return errors.Join(errs...)
 }
 
-// clear is ClearLeft for the ports of one instance.
-func (p *Ports) clear(instance string, mapped []nft.Port) error {
+// Theirs returns those among claimed addresses of this agent's pools to which the tables of other agents map ports of the
+// node. Before an agent has a pool, it looks for such ports (ClearLeft). Those that led to pods that were not gone then are
+// looked for again, because nobody tells when these pods go.
+func (p *Ports) Theirs(claimed []netip.Addr) (theirs []netip.Addr) {
+	known := func() bool {
+		all := p.theirs.Load()
+		theirs = slices.DeleteFunc(slices.Clone(claimed), func(a netip.Addr) bool { return all == nil || !(*all)[a] })
+		return len(theirs) > 0
+	}
+	if known() {
+		if err := p.ClearLeft(); err != nil {
+			p.Log.Warn("a pod gets another address, because another agent's host port may lead to the first one", "addresses", theirs, "err", err)
+			return theirs
+		}
+		known()
+	}
+	return theirs
+}
+
+// clear is ClearLeft for the ports of one instance. It returns those that stay.
+func (p *Ports) clear(instance string, mapped []nft.Port) (stay []nft.Port, err error) {
 	left, err := p.podsOf(instance)
 	if err != nil {
-		return fmt.Errorf("looking for the pods of instance %s: %w", instance, err)
+		return mapped, fmt.Errorf("looking for the pods of instance %s: %w", instance, err)
 	}
 	if _, served := root.Locked(root.Lock(instance, p.Netns.Ino)); served {
-		return nil
+		return mapped, nil
 	}
-	gone := slices.DeleteFunc(mapped, func(m nft.Port) bool { return left[hold.ID(m.Owner)] })
+	var gone []nft.Port
+	for _, m := range mapped {
+		if left[hold.ID(m.Owner)] {
+			stay = append(stay, m)
+		} else {
+			gone = append(gone, m)
+		}
+	}
 	if len(gone) == 0 {
-		return nil
+		return stay, nil
 	}
 	if err := p.node.UnmapOther(instance, gone, len(left) == 0); err != nil {
-		return fmt.Errorf("removing the host ports that instance %s has left (or: nft delete table inet %s): %w", instance, stamp.Table(instance), err)
+		return mapped, fmt.Errorf("removing the host ports that instance %s has left (or: nft delete table inet %s): %w", instance, stamp.Table(instance), err)
 	}
+	led := make([]nft.Mapping, len(gone))
+	for i, m := range gone {
+		led[i] = m.Mapping
+	}
+	p.Astray(led)
 	p.Log.Warn("removed host ports of deleted pods from the table of an agent that is not running",
 		"instance", instance, "ports", len(gone), "whole table", len(left) == 0)
-	return nil
+	return stay, nil
 }
 
 // podsOf returns the owners of an instance's links on the node, without those that this agent is

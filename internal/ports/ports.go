@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/berth-net/berth/internal/attachment"
@@ -36,7 +37,11 @@ type Ports struct {
 	adding map[hold.ID]bool                // owners that have claimed ports and are not in the ledger yet
 	freed  chan struct{}                   // closed when ports are freed next
 
-	clearing patience.Calls // ClearLeft
+	// Astray is told of host ports that have led to addresses of this agent's pods by mistake. It is set before the first ADD.
+	Astray func([]nft.Mapping)
+
+	clearing patience.Calls                      // ClearLeft
+	theirs   atomic.Pointer[map[netip.Addr]bool] // addresses of this agent's pools to which other agents' ports lead; nil: nobody has looked
 }
 
 // port is a port of one family.
@@ -66,7 +71,7 @@ type Ground interface {
 func New(d *daemon.Core, x *attachment.Index, g Ground, n Node) *Ports {
 	return &Ports{
 		Core: d, index: x, ground: g, node: n,
-		has: map[port]map[netip.Addr]hold.ID{}, adding: map[hold.ID]bool{}, freed: make(chan struct{}),
+		has: map[port]map[netip.Addr]hold.ID{}, adding: map[hold.ID]bool{}, freed: make(chan struct{}), Astray: func([]nft.Mapping) {},
 	}
 }
 
@@ -332,6 +337,20 @@ func (p *Ports) Has(protocol string, at netip.AddrPort) bool {
 	defer p.mu.Unlock()
 	held := p.has[port{protocol, at.Port(), at.Addr().Is6()}]
 	return held[at.Addr()] != "" || held[any] != ""
+}
+
+// Maps reports whether an owner in the ledger has exactly this host port.
+func (p *Ports) Maps(m nft.Mapping) bool {
+	p.mu.Lock()
+	id := p.has[portOf(m)][m.Host.Addr()]
+	p.mu.Unlock()
+	o, ok := p.Ledger.Owner(id)
+	if !ok {
+		return false
+	}
+	h, _ := o.Find(hostports.KindName)
+	s, known := h.Spec.(*hostports.Spec)
+	return known && slices.Contains(s.Mappings, m)
 }
 
 // Kept returns those of an owner's host ports in the agent's table that the ledger has as well. If the

@@ -42,6 +42,9 @@ func (t *Traffic) claimOwn(ctx context.Context, pool string, wanted []netip.Addr
 		}
 		others := t.node.Conn.Reached(c.Addrs())
 		if len(others) == 0 {
+			others = t.ports.Theirs(c.Addrs())
+		}
+		if len(others) == 0 {
 			t.unbar(c.Addrs())
 			return c, nil
 		}
@@ -76,6 +79,7 @@ func (t *Traffic) Unbar(addrs []netip.Addr) {
 	if t.notes() {
 		t.unbar(addrs)
 	}
+	t.ground.Pools.Settle(addrs)
 }
 
 // drop has the kernel forget the connections of those among claimed addresses that others have reached, and of doubtful

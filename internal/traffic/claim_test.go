@@ -1,6 +1,7 @@
 package traffic
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"net/netip"
@@ -17,8 +18,10 @@ import (
 	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds"
+	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/node"
+	"github.com/berth-net/berth/internal/ports"
 )
 
 // slow is a kernel that remembers traffic of one address, and that forgets it only when it is let.
@@ -62,6 +65,12 @@ func (n *noting) Strays(addrs []netip.Addr) ([]netip.Addr, bool, error) {
 	return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return !slices.Contains(n.noted, a) }), !n.lost, nil
 }
 
+func (n *noting) Noted() ([]netip.Addr, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.noted), nil
+}
+
 func (n *noting) ClearStrays(addrs []netip.Addr) error {
 	if n.hangs != nil {
 		<-n.hangs
@@ -100,7 +109,7 @@ func claimingFrom(t *testing.T, c *config.Config, tracked kinds.Tracked, table *
 	n.Table = table
 	g, err := ground.New(d, n, c)
 	nettest.Must(t, err)
-	return New(d, n, g, nil, nil), g
+	return New(d, n, g, nil, ports.New(d, nil, g, n)), g
 }
 
 // claim claims the address.
@@ -201,24 +210,60 @@ func TestUnbar(t *testing.T) {
 	f, table := &forgetful{}, &noting{}
 	tr, g := claiming(t, f, table)
 	c := claim(t, tr)
-	if tr.Unbar(c.Addrs()); f.asked != 0 {
-		t.Errorf("without a reason the kernel was asked %d times", f.asked)
+	unbar := func(when string, asked int) {
+		t.Helper()
+		if tr.Unbar(c.Addrs()); f.asked != asked || len(table.noted)+len(g.Pools.Doubtful(c.Addrs())) > 0 {
+			t.Errorf("%s: the kernel was asked %d times, not %d; still noted are %v", when, f.asked, asked, table.noted)
+		}
 	}
+	taint := func() { g.Pools.Taint(netip.PrefixFrom(claimed, 32)) } // as a reload does when the table has its rules
+	taint()
+	unbar("tainted", 1)
+	unbar("without a reason", 1)
+	taint()
+	unbar("tainted when the pod has its route", 1)
 	table.noted = c.Addrs()
-	if tr.Unbar(c.Addrs()); f.asked != 1 || len(table.noted) > 0 {
-		t.Errorf("the kernel was asked %d times; still noted are %v", f.asked, table.noted)
-	}
-	g.Pools.Taint(netip.PrefixFrom(claimed, 32)) // as a reload does when the table has its rules
-	if tr.Unbar(c.Addrs()); f.asked != 2 || len(g.Pools.Doubtful(c.Addrs())) > 0 {
-		t.Errorf("the kernel was asked %d times; doubtful are %v", f.asked, g.Pools.Doubtful(c.Addrs()))
-	}
-	table.lost = true // what the table has noted since the claim
-	if tr.Unbar(c.Addrs()); f.asked != 3 || table.marks != 1 {
-		t.Errorf("the kernel was asked %d times; %d marks", f.asked, table.marks)
+	unbar("noted", 2)
+	table.lost = true // what the table has noted since
+	if unbar("lost", 3); table.marks != 1 {
+		t.Errorf("%d marks", table.marks)
 	}
 	table.lost, table.lacks = true, nft.HostPorts
-	if tr.Unbar(c.Addrs()); f.asked != 3 {
-		t.Errorf("a table that notes nothing: the kernel was asked %d times", f.asked)
+	unbar("a table that notes nothing", 3)
+}
+
+// The agent is killed before an ADD has come to its end, or a pod's link is gone for a while, and the table has noted an address.
+// The next agent, or the mend, has the kernel forget the address's connections, although the mark takes the note away.
+func TestNotedInUse(t *testing.T) {
+	for name, notes := range map[string]func(tr *Traffic, table *noting){
+		"before the mark": func(tr *Traffic, table *noting) {
+			table.noted, table.lost = []netip.Addr{claimed, claimed.Next()}, true
+			tr.mark()
+		},
+		"behind the mark": func(tr *Traffic, table *noting) {
+			table.noted = []netip.Addr{claimed}
+			tr.Mended("flows", []netip.Addr{claimed})
+			tr.Mended(link.KindName, []netip.Addr{claimed})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, table := &forgetful{}, &noting{}
+				tr, g := claiming(t, f, table)
+				g.Pools.Restore([]netip.Addr{claimed}, nil)
+				g.Pools.Settle([]netip.Addr{claimed}) // as Resumed does
+				notes(tr, table)
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan struct{})
+				go func() { tr.KeepUnbarred(ctx); close(ended) }()
+				synctest.Wait()
+				if f.asked != 1 || len(g.Pools.Doubtful([]netip.Addr{claimed})) > 0 {
+					t.Errorf("the kernel was asked %d times", f.asked)
+				}
+				cancel()
+				<-ended
+			})
+		})
 	}
 }
 
@@ -329,7 +374,7 @@ func TestLostLedgerAndNotes(t *testing.T) {
 	f := &forgetful{}
 	tr, g := claiming(t, f, &noting{lost: true, fails: errors.New("not now")})
 	now := tr.Clock.Now()
-	g.Pools.Quarantine(now.Add(-time.Hour), now, nil)
+	g.Pools.Quarantine(now.Add(-time.Hour), now, nil, nil)
 	g.Pools.Taint(netip.PrefixFrom(claimed, 32))
 	if claim(t, tr); f.asked != 1 {
 		t.Errorf("the kernel was asked %d times", f.asked)

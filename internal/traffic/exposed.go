@@ -2,6 +2,7 @@ package traffic
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"time"
 
@@ -43,6 +44,7 @@ func await(ctx context.Context, news <-chan struct{}, failed int) bool {
 func (t *Traffic) Exposed() {
 	t.Missed()
 	t.Unwatched()
+	t.MappedAnew() // somebody else's table may have led the ports elsewhere
 }
 
 // Unwatched says that nobody has kept the table for a while, as since the last agent. If the table
@@ -86,25 +88,42 @@ func (t *Traffic) MappedAnew() {
 	}
 }
 
+// Astray says that host ports have led to addresses by mistake: somebody has brought back an older table, or an agent was lost,
+// and its table led to pods that have come since.
+func (t *Traffic) Astray(ms []nft.Mapping) {
+	t.mappings.Lock()
+	t.mappings.astray = append(t.mappings.astray, ms...)
+	t.mappings.Unlock()
+	select {
+	case t.mapped <- struct{}{}:
+	default:
+	}
+}
+
 // KeepMapped has the kernel forget the flows that had host ports before Mapped named these ports, and
 // no other flows, until ctx ends. The kernel forgets the first pod's flows at once. The next pass
 // repeats the search of a failed pass.
 func (t *Traffic) KeepMapped(ctx context.Context) {
-	due := hostPorts{}
+	due, astray := hostPorts{}, mappings{}
 	failed := 0 // passes in a row
 	for await(ctx, t.mapped, failed) {
 		t.mappings.Lock()
 		mapped, anew := t.mappings.new, t.mappings.anew
-		t.mappings.new, t.mappings.anew = nil, false
+		for _, m := range t.mappings.astray {
+			astray[m] = true
+		}
+		t.mappings.new, t.mappings.astray, t.mappings.anew = nil, nil, false
 		t.mappings.Unlock()
 		if due.add(mapped); anew {
 			due.add(t.ports.Datagrams())
 		}
-		if len(due) == 0 {
+		maps.DeleteFunc(astray, func(m nft.Mapping, _ bool) bool { return t.ports.Maps(m) })
+		if len(due) == 0 && len(astray) == 0 {
 			continue
 		}
-		if err := t.node.Tracked.ForgetMapped(due.pod); err == nil {
+		if err := t.node.Tracked.ForgetMapped(due.pod, astray.led); err == nil {
 			clear(due)
+			clear(astray)
 			failed = 0
 		} else if failed++; failed == 1 {
 			t.Log.Warn("could not delete the connections that had host ports before these were mapped: the agent tries again", "err", err)
@@ -128,15 +147,31 @@ func (p hostPorts) add(ms []nft.Mapping) {
 	}
 }
 
+// mappings are ports of the node, each with the port of an address to which it leads.
+type mappings map[nft.Mapping]bool
+
+// led reports whether one of the ports led to `to`.
+func (ms mappings) led(protocol string, at, to netip.AddrPort) bool {
+	if len(ms) == 0 {
+		return false
+	}
+	any := netip.AddrPortFrom(unspecified(at.Addr()), at.Port())
+	return ms[nft.Mapping{Protocol: protocol, Host: at, Pod: to}] || ms[nft.Mapping{Protocol: protocol, Host: any, Pod: to}]
+}
+
+// unspecified returns the address that stands for all addresses of an address's family.
+func unspecified(a netip.Addr) netip.Addr {
+	if a.Is6() {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
 // pod returns the pod's port to which a port of the node leads, at the address in `at` or at all addresses.
 func (p hostPorts) pod(protocol string, at netip.AddrPort) (netip.AddrPort, bool) {
-	any := netip.IPv4Unspecified()
-	if at.Addr().Is6() {
-		any = netip.IPv6Unspecified()
-	}
 	to, ok := p[hostPort{protocol, at}]
 	if !ok {
-		to, ok = p[hostPort{protocol, netip.AddrPortFrom(any, at.Port())}]
+		to, ok = p[hostPort{protocol, netip.AddrPortFrom(unspecified(at.Addr()), at.Port())}]
 	}
 	return to, ok
 }

@@ -56,7 +56,7 @@ type failing struct {
 	during func()          // a pass calls it, if it is not nil
 }
 
-func (f *failing) ForgetMapped(to conntrack.Mapped) error {
+func (f *failing) ForgetMapped(to conntrack.Mapped, led conntrack.Led) error {
 	f.ports = nil
 	for port := range uint16(1024) {
 		if _, ok := to("udp", netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), port)); ok {

@@ -1,11 +1,15 @@
 package traffic
 
 import (
+	"context"
 	"errors"
 	"net/netip"
+	"slices"
 
+	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/nft"
+	"github.com/berth-net/berth/internal/kinds/link"
 )
 
 // While nobody has an address of a pool, somebody may begin a connection with it that goes past the pods: the pool's
@@ -57,18 +61,70 @@ func (t *Traffic) suspect() error {
 		}
 		t.marking.Add(1)
 		defer t.marking.Add(1)
+		noted, err := t.node.Table.Noted() // the mark takes away what is noted of addresses in use, too, which no taint is about
+		if err != nil {
+			return none, err
+		}
+		now := t.Clock.Now()
+		noted = slices.DeleteFunc(noted, func(a netip.Addr) bool { return !t.ground.Pools.InUse(a, now) })
 		if err := t.node.Table.MarkStrays(); err != nil {
 			return none, err
 		}
 		for _, prefix := range all {
 			t.ground.Pools.Taint(prefix)
 		}
+		t.noted(nil, noted)
+		t.remake(noted)
 		return none, nil
 	})
 	if errors.Is(err, kernel.ErrNotFound) || errors.Is(err, kernel.ErrAgain) {
 		return nil // the table is not as it should be, and the agent is about to mend it
 	}
 	return err
+}
+
+// Resumed says what was missing of pods when the agent started. The addresses of all other pods are settled (ipam.Settle):
+// the ADD of a pod whose link is gone or half-made may not have come to its end.
+func (t *Traffic) Resumed(missing engine.Missing) {
+	unmade := missing.Unmade(link.KindName)
+	for _, e := range t.index.All() {
+		if e.Owner.Wanted() && !unmade[e.Owner.ID] {
+			t.ground.Pools.Settle(e.Interface.Addresses)
+		}
+	}
+}
+
+// Mended says that the agent has taken again a pod's hold of a kind. With a link, the pod's addresses have their ways again,
+// and others may have had ways meanwhile.
+func (t *Traffic) Mended(kind string, addrs []netip.Addr) {
+	if kind == link.KindName {
+		t.remake(addrs)
+	}
+}
+
+// remake has KeepUnbarred do for addresses in use what Unbar does at the end of an ADD.
+func (t *Traffic) remake(addrs []netip.Addr) {
+	if len(addrs) == 0 {
+		return
+	}
+	t.remade.Lock()
+	t.remade.addrs = append(t.remade.addrs, addrs...)
+	t.remade.Unlock()
+	select {
+	case t.unbarred <- struct{}{}:
+	default:
+	}
+}
+
+// KeepUnbarred does what remake asks for, until ctx ends.
+func (t *Traffic) KeepUnbarred(ctx context.Context) {
+	for await(ctx, t.unbarred, 0) {
+		t.remade.Lock()
+		addrs := t.remade.addrs
+		t.remade.addrs = nil
+		t.remade.Unlock()
+		t.Unbar(addrs)
+	}
 }
 
 // notes reports whether the kernel has what the table needs to note strays.

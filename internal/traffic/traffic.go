@@ -40,12 +40,18 @@ type Traffic struct {
 	forgettings forgettings   // the passes for claimed addresses
 	marks       sync.Mutex    // whoever sets the mark of the table's strays has it
 	marking     atomic.Int64  // odd while somebody sets the mark, and has not tainted all addresses yet
-	missed      missed        // whether the table was missing then, or others have touched it
-	mapped      chan struct{} // has a token when mappings has host ports
-	mappings    struct {      // host ports that were mapped since the last pass for these
+	unbarred    chan struct{} // has a token when remade has addresses
+	remade      struct {
 		sync.Mutex
-		new  []nft.Mapping
-		anew bool // the next pass is for all host ports
+		addrs []netip.Addr
+	}
+	missed   missed        // whether the table was missing then, or others have touched it
+	mapped   chan struct{} // has a token when mappings has host ports
+	mappings struct {      // host ports that were mapped since the last pass for these
+		sync.Mutex
+		new    []nft.Mapping
+		astray []nft.Mapping // that have led to addresses by mistake
+		anew   bool          // the next pass is for all host ports
 	}
 }
 
@@ -58,7 +64,7 @@ type rinseErr struct {
 // New returns the traffic of a node's attachments.
 func New(d *daemon.Core, n *node.Node, g *ground.Ground, x *attachment.Index, p *ports.Ports) *Traffic {
 	one := func() chan struct{} { return make(chan struct{}, 1) }
-	t := &Traffic{Core: d, ground: g, node: n, index: x, ports: p, wake: one(), uncovered: one(), mapped: one()}
+	t := &Traffic{Core: d, ground: g, node: n, index: x, ports: p, wake: one(), uncovered: one(), mapped: one(), unbarred: one()}
 	t.missed.now = t.leftMark()
 	t.astray.noted = map[netip.Addr]bool{}
 	return t

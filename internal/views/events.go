@@ -18,6 +18,7 @@ func (v *Views) Happened(ev engine.Event) {
 		about := []any{"id", ev.Owner.ID}
 		if e := v.index.Decode(ev.Owner); e != nil {
 			about = e.About()
+			v.traffic.Mended(ev.Kind, e.Interface.Addresses)
 		}
 		v.Meter.Repaired(ev.Kind)
 		v.Log.Info("mended what had changed", append(about, "kind", ev.Kind, "was", ev.Err)...)

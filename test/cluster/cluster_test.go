@@ -64,6 +64,10 @@ func startCluster(t *testing.T, nodes int, far ...int) *cluster {
 		done(n.name + " has its routes")
 		nettest.Eventually(t, n.name+"'s agent to be ready for pods", func() bool { return n.ails() == "" })
 		done(n.name + "'s agent is ready for pods")
+		n.proxy.until("kube-proxy of "+n.name+" to have written its rules", func() bool {
+			tables := nettest.Snapshot(t, n.net).Only("nft").String()
+			return strings.Contains(tables, "nft ip6 kube-proxy chain masquerading") && strings.Contains(tables, "default/kubernetes")
+		})
 	}
 	nettest.Eventually(t, "the default service account", func() bool {
 		_, err := c.kubectl("get", "serviceaccount", "default")

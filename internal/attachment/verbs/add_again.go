@@ -62,7 +62,7 @@ func (v *Verbs) askedAgain(ctx context.Context, e *attachment.Entry, add *additi
 
 // whole makes sure that the attachment with which a repeated ADD is answered is complete
 // and can be used: an earlier try may have ended half-way, and the repair after it may have
-// failed. It also writes on the link when this ADD began, for a DEL that comes to the link
+// failed, or the agent may have been killed. It also writes on the link when this ADD began, for a DEL that comes to the link
 // without an agent.
 func (v *Verbs) whole(ctx context.Context, e *attachment.Entry, add *addition) error {
 	if err := v.Engine.Repair(ctx, e.Owner.ID); err != nil {
@@ -78,6 +78,7 @@ func (v *Verbs) whole(ctx context.Context, e *attachment.Entry, add *addition) e
 	if now := v.index.Get(e.Owner.ID); now == nil || !now.Owner.Wanted() {
 		return engine.ErrOvertaken
 	}
+	add.mode.Taken(now.Owner)
 	if started := add.when.Started; e.Record.BeganBefore(v.Epoch, started-1) {
 		return add.mode.Again(now.Owner, started)
 	}

@@ -24,6 +24,9 @@ type Rules struct {
 // none.
 type Mapped func(protocol string, at netip.AddrPort) (netip.AddrPort, bool)
 
+// Led reports whether a port of the node (of tcp, udp or sctp) has led to a port of an address by mistake.
+type Led func(protocol string, at, to netip.AddrPort) bool
+
 // HostPort reports whether a port of the node (of tcp, udp or sctp) leads to a pod.
 type HostPort func(protocol string, at netip.AddrPort) bool
 
@@ -85,8 +88,10 @@ func (t *Table) ForgetExposed(r Rules) error {
 // counts for the pod that began it, and would count for the other end if the other end began it
 // anew.
 //
+// It also deletes the connections that a port of the node has led elsewhere by mistake.
+//
 // It takes as long as Forget.
-func (t *Table) ForgetMapped(mapped Mapped) error {
+func (t *Table) ForgetMapped(mapped Mapped, led Led) error {
 	own, err := t.localAddrs()
 	if err != nil {
 		return fmt.Errorf("listing the node's addresses: %w", err)
@@ -94,8 +99,15 @@ func (t *Table) ForgetMapped(mapped Mapped) error {
 	port := HostPort(func(protocol string, at netip.AddrPort) bool { _, ok := mapped(protocol, at); return ok })
 	return t.forget(func(entry []byte) bool {
 		orig, reply := read(entry)
-		return port.precedes(own, orig, reply) || mapped.misses(own, orig, reply)
+		return port.precedes(own, orig, reply) || mapped.misses(own, orig, reply) || led.astray(orig, reply)
 	})
+}
+
+// astray reports whether a connection goes where a port of the node has led by mistake.
+func (l Led) astray(orig, reply ends) bool {
+	protocol := map[byte]string{unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp", unix.IPPROTO_SCTP: "sctp"}[orig.proto]
+	return protocol != "" && orig.dst != reply.src &&
+		l(protocol, netip.AddrPortFrom(orig.dst, orig.dstPort), netip.AddrPortFrom(reply.src, reply.srcPort))
 }
 
 // misses reports whether a flow of UDP or SCTP to a host port goes to another address than that of the

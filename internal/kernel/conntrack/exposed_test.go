@@ -85,7 +85,9 @@ func TestForgetMapped(t *testing.T) {
 	enterAt(t, 80, 0, 21, beyond, node, pod, beyond)    // by the host port
 	enterAt(t, 80, 0, 22, beyond, other, other, beyond) // to the same port of another machine
 	enterTCP(t, pod, established, 80, other)            // a TCP connection
+	enterAt(t, 81, 0, 25, beyond, node, pod, beyond)    // by another port
 	want := entries(t)
+	enterAt(t, 81, 0, 26, beyond, node, other, beyond)       // by another port, which has led there by mistake
 	enter(t, 0, 80, pod, beyond, beyond, node)               // masqueraded as the host port
 	enterAt(t, 55, 0, 80, "10.89.0.7", beyond, beyond, node) // masqueraded as the host port, from another agent's pool
 	enterAt(t, 80, 0, 22, beyond, node, node, beyond)        // to the node itself
@@ -93,6 +95,8 @@ func TestForgetMapped(t *testing.T) {
 	enterAt(t, 80, 0, 24, beyond, node, other, beyond)       // by the host port, to the pod that had it before
 	must(t, table.ForgetMapped(func(protocol string, at netip.AddrPort) (netip.AddrPort, bool) {
 		return netip.MustParseAddrPort(pod + ":8080"), protocol == "udp" && at == netip.MustParseAddrPort("192.0.2.9:80")
+	}, func(protocol string, at, to netip.AddrPort) bool {
+		return protocol == "udp" && at == netip.MustParseAddrPort("192.0.2.9:81") && to.Addr() == netip.MustParseAddr(other)
 	}))
 	nettest.Eventually(t, "those alone to be gone", func() bool { return entries(t) == want })
 }

@@ -148,6 +148,9 @@ func (r Ruleset) table(lacks Parts) table {
 		if tracks && lacks&Invalid == 0 {
 			told.rules = append(told.rules, dropTooBigOfNothing(ipv4), dropTooBigOfNothing(ipv6))
 		}
+		if hides {
+			told.rules = append(told.rules, dropMisreadByNode(r.Live))
+		}
 		if lacks&Multipath == 0 {
 			told.rules = append(told.rules, dropMultipath(r.Live)...)
 		}
@@ -176,7 +179,7 @@ func (r Ruleset) table(lacks Parts) table {
 		forwarded.rules = append(forwarded.rules, dropTooBigOfNothingTo(r.Live, ipv4), dropTooBigOfNothingTo(r.Live, ipv6))
 	}
 	if hides {
-		forwarded.rules = append(forwarded.rules, dropHidden(r.Live))
+		forwarded.rules = append(forwarded.rules, dropHidden(r.Live), dropMisread())
 	}
 	if r.Live != 0 && len(r.Blocked) > 0 {
 		blocked4, blocked6 := spans(r.Blocked)

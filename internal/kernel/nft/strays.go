@@ -138,6 +138,31 @@ func (t *Tables) Strays(instance string, addrs []netip.Addr) (found []netip.Addr
 	return found, whole, nil
 }
 
+// Noted returns all addresses that Strays could find. A table that is gone, or without the sets, has none.
+//
+//	list set inet NAME strays4
+func (t *Tables) Noted(instance string) (noted []netip.Addr, err error) {
+	err = t.conns.reading(func(c *netlink.Conn) error {
+		noted = nil
+		for _, f := range []family{ipv4, ipv6} {
+			err := eachElement(c, stamp.Table(instance), strays(f).name, func(_ map[uint16][]byte, key []byte) error {
+				if a, ok := netip.AddrFromSlice(key); ok && a != f.mark() {
+					noted = append(noted, a)
+				}
+				return nil
+			})
+			if err != nil && !errors.Is(err, unix.ENOENT) {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing the strays in nftables table %s: %w", stamp.Table(instance), kernel.Classify(err))
+	}
+	return noted, nil
+}
+
 // MarkStrays empties the sets of strays. From then on, Strays tells of all strays. The caller sees to it that the kernel
 // forgets all connections of the pools' free addresses which may have begun before.
 //

@@ -32,6 +32,11 @@ func TestStrays(t *testing.T) {
 		if !slices.Equal(got, want) || !whole {
 			t.Errorf("%s: %v are noted, want %v", when, got, want)
 		}
+		listed, err := tables.Noted(r.Instance)
+		must(t, err)
+		if len(listed) != len(want) || slices.ContainsFunc(want, func(a netip.Addr) bool { return !slices.Contains(listed, a) }) {
+			t.Errorf("%s: %v are listed, want %v", when, listed, want)
+		}
 	}
 	says := func(from, to *place) {
 		t.Helper()

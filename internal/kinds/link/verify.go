@@ -141,7 +141,11 @@ func (l *Links) compare(s *Spec, seen view) error {
 			differ("neighbour %s at %s, not %s", a, mac, s.MAC)
 		}
 	}
-	return changed("link "+s.Name, d)
+	err := changed("link "+s.Name, d)
+	if link.Group == l.groups.Coming() {
+		err = kernel.As(hold.ErrHalfMade, err)
+	}
+	return err
 }
 
 // changed returns an error that lists differences; nil if there are none.

@@ -149,6 +149,9 @@ func (k *Keeper) Strays(addrs []netip.Addr) (found []netip.Addr, whole bool, err
 	return found, whole && k.noting.Load() && k.Intact(), err
 }
 
+// Noted returns all addresses that Strays could find.
+func (k *Keeper) Noted() ([]netip.Addr, error) { return k.tables.Noted(k.name) }
+
 // ClearStrays says that addresses which Strays has found are noted no more.
 func (k *Keeper) ClearStrays(addrs []netip.Addr) error { return k.tables.ClearStrays(k.name, addrs) }
 
@@ -197,7 +200,23 @@ func (k *Keeper) learn() error {
 	for owner, mapped := range ports {
 		k.ports.set(owner, k.kept(owner, mapped))
 	}
+	k.sayAstray(ports)
 	return nil
+}
+
+// sayAstray calls astray with host ports of the kernel's table that no owner has. The caller holds k.mu.
+func (k *Keeper) sayAstray(there map[hold.ID][]nft.Mapping) {
+	var all []nft.Mapping
+	for owner, mapped := range there {
+		for _, m := range mapped {
+			if !slices.Contains(k.ports.of[owner], m) {
+				all = append(all, m)
+			}
+		}
+	}
+	if len(all) > 0 {
+		k.astray(all)
+	}
 }
 
 // allPorts returns all host ports that should be in the table. The caller holds k.mu.

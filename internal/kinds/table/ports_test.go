@@ -109,13 +109,22 @@ func TestPortsOfAFormerAgent(t *testing.T) {
 	k.must(before.Map("unknown222", []nft.Mapping{unknown}))
 	k.must(before.Map("tampered22", []nft.Mapping{mapping("0.0.0.0:1001", "10.88.0.66:80"), mapping("0.0.0.0:1002", "10.88.0.2:80")}))
 
+	var astray []nft.Mapping
 	now := New(Options{Tables: nft.Open(at), Ruleset: withPorts(), Kept: func(id hold.ID, _ []nft.Mapping) []nft.Mapping {
 		return map[hold.ID][]nft.Mapping{
 			"known22222": {known}, "tampered22": {mapping("0.0.0.0:1002", "10.88.0.2:80")},
 		}[id]
-	}})
+	}, Astray: func(ms []nft.Mapping) { astray = append(astray, ms...) }})
 	k = kind{t, now.Kind()}
 	k.is(k.verify(h), hold.ErrChanged)
+	wantAstray := func(when string, want ...nft.Mapping) {
+		t.Helper()
+		got := slices.Compact(slices.SortedFunc(slices.Values(astray), nft.Mapping.Compare))
+		if slices.SortFunc(want, nft.Mapping.Compare); !slices.Equal(got, want) {
+			t.Errorf("%s: astray are %v, not %v", when, got, want)
+		}
+	}
+	wantAstray("at the start", unknown, mapping("0.0.0.0:1001", "10.88.0.66:80"))
 	k.must(k.acquire(h))
 	k.must(k.verify(h))
 	if have, err := now.Mapped(); err != nil || !same(have, map[hold.ID][]nft.Mapping{
@@ -128,6 +137,10 @@ func TestPortsOfAFormerAgent(t *testing.T) {
 	if have, err := now.Mapped(); err != nil || !slices.Equal(have["tampered22"], whole) {
 		t.Errorf("%v, %v", have, err)
 	}
+	astray = nil
+	k.must(before.Map("unknown222", []nft.Mapping{unknown})) // as by a ruleset that somebody saved before
+	k.is(k.verify(h), hold.ErrChanged)
+	wantAstray("in an older table", unknown)
 }
 
 // Two owners cannot have the same port, and neither owner loses the ports that it has.

@@ -53,6 +53,10 @@ type Options struct {
 	// A former agent, or somebody else, may have left host ports in the table under an owner's
 	// name. Kept, if not nil, returns those of these host ports that stay.
 	Kept func(hold.ID, []nft.Mapping) []nft.Mapping
+	// Astray, if not nil, is called with host ports that Keeper finds in the table and that no owner has: somebody has
+	// brought back an older table, and flows may have begun there. Astray must neither block nor call anything of Keeper but
+	// Intact.
+	Astray func([]nft.Mapping)
 }
 
 // Keeper takes and watches the table.
@@ -77,7 +81,8 @@ type Keeper struct {
 	held hold.ID   // the owner that has the table; empty: nobody has it, and Run leaves it alone
 	told nft.Parts // the parts with which Keeper last called lacks
 
-	kept func(hold.ID, []nft.Mapping) []nft.Mapping
+	kept   func(hold.ID, []nft.Mapping) []nft.Mapping
+	astray func([]nft.Mapping)
 	// ports are the host ports that should be in the table: those that learn kept, and what Map and
 	// Unmap changed since; nil: Keeper has not read the table yet.
 	ports *hostPorts
@@ -102,6 +107,7 @@ type tables interface {
 	Mapped(instance string) ([]nft.Port, error)
 	Others(instance string) (map[string][]nft.Port, error)
 	Strays(instance string, addrs []netip.Addr) (found []netip.Addr, whole bool, err error)
+	Noted(instance string) ([]netip.Addr, error)
 	ClearStrays(instance string, addrs []netip.Addr) error
 	MarkStrays(instance string) error
 	Watch(instance string) (*nft.Watch, error)
@@ -109,9 +115,12 @@ type tables interface {
 
 // New returns an agent's table.
 func New(o Options) *Keeper {
-	k := &Keeper{tables: o.Tables, name: o.Ruleset.Instance, want: o.Ruleset, differs: o.Differs, lacks: o.Lacks, kept: o.Kept}
+	k := &Keeper{tables: o.Tables, name: o.Ruleset.Instance, want: o.Ruleset, differs: o.Differs, lacks: o.Lacks, kept: o.Kept, astray: o.Astray}
 	if k.kept == nil {
 		k.kept = func(_ hold.ID, left []nft.Mapping) []nft.Mapping { return left }
+	}
+	if k.astray == nil {
+		k.astray = func([]nft.Mapping) {}
 	}
 	if k.differs == nil {
 		k.differs = func() {}
@@ -315,6 +324,9 @@ func (k *Keeper) compare(r nft.Ruleset) error {
 	if errors.Is(err, hold.ErrGone) || errors.Is(err, hold.ErrChanged) {
 		k.noting.Store(false)
 		k.differs()
+		if there, err := k.read(); err == nil {
+			k.sayAstray(there)
+		}
 	}
 	return err
 }

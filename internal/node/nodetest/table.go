@@ -68,6 +68,7 @@ func (t tables) Lacks() nft.Parts { return 0 }
 
 // Strays finds none: connections of a node in memory have no way that leads past the pods.
 func (t tables) Strays([]netip.Addr) ([]netip.Addr, bool, error) { return nil, true, nil }
+func (t tables) Noted() ([]netip.Addr, error)                    { return nil, nil }
 func (t tables) ClearStrays([]netip.Addr) error                  { return nil }
 func (t tables) MarkStrays() error                               { return nil }
 

@@ -37,8 +37,8 @@ func (t tracked) Named(is func(netip.Addr) bool) (named []netip.Addr, err error)
 	})
 }
 
-func (t tracked) ForgetExposed(conntrack.Rules) error { return nil }
-func (t tracked) ForgetMapped(conntrack.Mapped) error { return nil }
+func (t tracked) ForgetExposed(conntrack.Rules) error                { return nil }
+func (t tracked) ForgetMapped(conntrack.Mapped, conntrack.Led) error { return nil }
 
 // Load and Trim answer for a table that is never full.
 func (t tracked) Load() (entries, most int, err error) { return 0, 0, nil }
