@@ -45,7 +45,7 @@ const NodePool = "node"
 // Kubernetes says which node of which cluster the agent is on. The cluster's API server tells the addresses of
 // the node's pods, and where the pods of other nodes are.
 type Kubernetes struct {
-	Node       string `json:"node"`       // name of the Node object
+	Node       string `json:"node"`       // name of the Node object; by default what NodeVariable says
 	Kubeconfig string `json:"kubeconfig"` // file; "": the pod's own service account
 	Routing    string `json:"routing"`    // how packets get to other nodes' pods: RoutingAuto, RoutingNative or RoutingVXLAN
 	VXLAN      VXLAN  `json:"vxlan"`
@@ -53,6 +53,9 @@ type Kubernetes struct {
 
 // Is reports whether k and o say the same.
 func (k *Kubernetes) Is(o *Kubernetes) bool { return k == o || k != nil && o != nil && *k == *o }
+
+// NodeVariable is the environment variable that names the Node object, unless the file does.
+const NodeVariable = "NODE_NAME"
 
 // How packets get to other nodes' pods.
 const (

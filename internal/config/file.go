@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
 	"strings"
 	"time"
 
@@ -335,7 +336,7 @@ const maxVNI, maxPort = 1<<24 - 1, 1<<16 - 1
 
 func (f *fileKubernetes) check() (*Kubernetes, error) {
 	k := &Kubernetes{
-		Node: f.Node.or(""), Kubeconfig: f.Kubeconfig.or(""), Routing: f.Routing.or(RoutingAuto),
+		Node: f.Node.or(os.Getenv(NodeVariable)), Kubeconfig: f.Kubeconfig.or(""), Routing: f.Routing.or(RoutingAuto),
 		VXLAN: VXLAN{VNI: f.VXLAN.VNI.or(defaultVNI), Port: f.VXLAN.Port.or(defaultPort)},
 	}
 	if err := checkNode(k.Node); err != nil {

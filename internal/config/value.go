@@ -159,7 +159,7 @@ var nodeName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a
 // checkNode checks the name of a Node object.
 func checkNode(name string) error {
 	if len(name) > 253 || !nodeName.MatchString(name) {
-		return fmt.Errorf("%.80q is no name of a Node: want the node's name in the cluster, such as node-1", name)
+		return fmt.Errorf("%.80q is no name of a Node: want the node's name in the cluster, such as node-1, here or in $%s", name, NodeVariable)
 	}
 	return nil
 }

@@ -26,6 +26,17 @@ type cluster struct {
 // machine, which is the router between all segments, and knows nothing of pods.
 func startCluster(t *testing.T, nodes int, far ...int) *cluster {
 	t.Helper()
+	c := startBare(t, nodes, far...)
+	for _, n := range c.nodes {
+		n.startBerth(c.control)
+	}
+	c.waitWhole()
+	return c
+}
+
+// startBare is startCluster without Berth: no node is ready.
+func startBare(t *testing.T, nodes int, far ...int) *cluster {
+	t.Helper()
 	nettest.Need(t)
 	programs.Root(t, "containerd and the kubelet need the machine's own root")
 	programs.Need(t, "containerd", "ctr", "runc")
@@ -55,6 +66,17 @@ func startCluster(t *testing.T, nodes int, far ...int) *cluster {
 		c.nodes = append(c.nodes, startNode(t, c.control, i+1, slices.Contains(far, i+1), image))
 		done(names[i] + "'s programs run")
 	}
+	return c
+}
+
+// waitWhole waits until the nodes are ready, and have routes to each other's pods.
+func (c *cluster) waitWhole() {
+	t, nodes := c.t, len(c.nodes)
+	t.Helper()
+	began := time.Now()
+	done := func(what string) {
+		t.Logf("%s after %s", what, time.Since(began).Round(100*time.Millisecond))
+	}
 	for _, n := range c.nodes {
 		c.waitReady(n)
 		done(n.name + " is ready")
@@ -74,7 +96,6 @@ func startCluster(t *testing.T, nodes int, far ...int) *cluster {
 		return err == nil
 	})
 	done("the cluster is ready")
-	return c
 }
 
 // waitReady waits until a node has CIDRs for its pods and is ready.

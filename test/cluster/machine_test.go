@@ -108,6 +108,9 @@ func furnish(name, disk string) error {
 	if err := nettest.FreshSysfs(); err != nil {
 		return err
 	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil { // as systemd does, for mountPropagation
+		return fmt.Errorf("making mounts shared: %w", err)
+	}
 	return os.NewSyscallError("sethostname", unix.Sethostname([]byte(name)))
 }
 
@@ -235,9 +238,14 @@ func (d *daemon) until(what string, cond func() bool) {
 	})
 }
 
+// words returns all of the daemon's log.
+func (d *daemon) words() string {
+	raw, _ := os.ReadFile(d.log())
+	return string(raw)
+}
+
 // lastWords returns the end of the daemon's log.
 func (d *daemon) lastWords() string {
-	raw, _ := os.ReadFile(d.log())
-	lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
+	lines := strings.Split(strings.TrimSpace(d.words()), "\n")
 	return strings.Join(lines[max(0, len(lines)-15):], "\n")
 }

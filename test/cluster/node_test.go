@@ -59,7 +59,6 @@ func startNode(t *testing.T, c *control, number int, far bool, image string) *no
 	n.machine = startMachine(t, name, at)
 	n.connect(filepath.Base(at.Ref().Path))
 	n.startContainerd(image)
-	n.startBerth(c)
 	n.startKubelet(c)
 	n.startProxy(c)
 	return n
@@ -116,7 +115,13 @@ func (n *node) startContainerd(image string) {
 		_, err := n.run(ctr, "version")
 		return err == nil
 	})
-	n.mustRun(ctr, "--namespace", "k8s.io", "images", "import", "--snapshotter", "native", image)
+	n.load(image)
+}
+
+// load gives the node's containerd an image.
+func (n *node) load(image string) {
+	n.t.Helper()
+	n.mustRun(found(n.t, "ctr"), "--namespace", "k8s.io", "images", "import", "--snapshotter", "native", image)
 }
 
 func (n *node) startBerth(c *control) {

@@ -3,6 +3,7 @@ package programs
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -26,9 +27,11 @@ type blob struct {
 
 // Image is a container image of one layer.
 type Image struct {
-	Name    string
-	Command []string
-	Files   []File
+	Name       string
+	Entrypoint []string
+	Command    []string
+	Path       string // of programs; "": /bin
+	Files      []File
 }
 
 // Write writes the image into a file, as an archive in the OCI image layout.
@@ -44,7 +47,7 @@ func (i Image) Write(t testing.TB, file string) {
 	layerBlob := add("application/vnd.oci.image.layer.v1.tar", layer)
 	config := add("application/vnd.oci.image.config.v1+json", encode(t, map[string]any{
 		"created": time.Unix(0, 0).UTC(), "architecture": runtime.GOARCH, "os": "linux",
-		"config": map[string]any{"Cmd": i.Command, "Env": []string{"PATH=/bin"}},
+		"config": map[string]any{"Entrypoint": i.Entrypoint, "Cmd": i.Command, "Env": []string{"PATH=" + cmp.Or(i.Path, "/bin")}},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{layerBlob.Digest}},
 	}))
 	manifest := add("application/vnd.oci.image.manifest.v1+json", encode(t, map[string]any{
