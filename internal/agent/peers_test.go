@@ -44,7 +44,7 @@ func other(name, n, c string) peers.Node {
 func (r *rig) keepPeers() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	p := r.peers
+	p := r.cluster.Peers
 	go func() { defer close(done); p.Keep(ctx) }()
 	return func() { cancel(); <-done }
 }
@@ -79,22 +79,22 @@ func TestOtherNodes(t *testing.T) {
 	r := start(t)
 	stop := r.keepPeers()
 	defer func() { stop() }()
-	r.peers.All([]peers.Node{other("a", "11", "1"), other("b", "12", "2")})
+	r.cluster.Peers.All([]peers.Node{other("a", "11", "1"), other("b", "12", "2")})
 	r.wantWays("1 via 11", "2 via 12")
-	r.peers.Put(other("a", "21", "1"))
+	r.cluster.Peers.Put(other("a", "21", "1"))
 	r.wantWays("1 via 21", "2 via 12")
-	r.peers.Put(other("c", "13", "3"))
-	r.peers.Drop("b")
+	r.cluster.Peers.Put(other("c", "13", "3"))
+	r.cluster.Peers.Drop("b")
 	r.wantWays("1 via 21", "3 via 13")
-	r.peers.Put(other("d", "14", "1")) // which a has
-	r.peers.Put(other("e", "15", "5"))
+	r.cluster.Peers.Put(other("d", "14", "1")) // which a has
+	r.cluster.Peers.Put(other("e", "15", "5"))
 	r.wantWays("1 via 21", "3 via 13", "5 via 15")
-	if err := r.peers.Failed()["d"]; err == nil || !strings.Contains(err.Error(), "of node a") {
+	if err := r.cluster.Peers.Failed()["d"]; err == nil || !strings.Contains(err.Error(), "of node a") {
 		t.Errorf("two nodes with one CIDR: %v", err)
 	}
-	r.peers.Drop("a")
+	r.cluster.Peers.Drop("a")
 	r.wantWays("1 via 14", "3 via 13", "5 via 15")
-	r.peers.All([]peers.Node{other("c", "13", "5"), other("e", "15", "3")}) // which have changed places
+	r.cluster.Peers.All([]peers.Node{other("c", "13", "5"), other("e", "15", "3")}) // which have changed places
 	r.wantWays("5 via 13", "3 via 15")
 	r.wantClean()
 
@@ -105,9 +105,9 @@ func TestOtherNodes(t *testing.T) {
 	nettest.Run(t, nil, "ip route del 10.244.5.0/24 via 192.0.2.13 metric "+metricOf(t, "10.244.5.0/24"))
 	r.Sweep(t.Context())
 	r.wantWays("5 via 13", "3 via 15")
-	r.peers.Put(other("f", "16", "6"))
+	r.cluster.Peers.Put(other("f", "16", "6"))
 	r.wantWays("5 via 13", "3 via 15", "6 via 16")
-	r.peers.All([]peers.Node{other("f", "16", "6")})
+	r.cluster.Peers.All([]peers.Node{other("f", "16", "6")})
 	r.wantWays("6 via 16")
 	r.wantClean()
 }
@@ -136,10 +136,10 @@ func TestOtherNodesThatCannotBe(t *testing.T) {
 	noSuch.Addresses[0] = netip.MustParseAddr("198.51.100.1")
 	single := other("single", "12", "9")
 	single.Addresses = single.Addresses[:1]
-	r.peers.All([]peers.Node{other("ours", "11", "7"), noSuch, single, other("well", "13", "3")})
+	r.cluster.Peers.All([]peers.Node{other("ours", "11", "7"), noSuch, single, other("well", "13", "3")})
 	r.wantWays("3 via 13")
 	for name, says := range map[string]string{"ours": "this node's", "away": "unreachable", "single": "no address of the family"} {
-		if err := r.peers.Failed()[name]; err == nil || !strings.Contains(err.Error(), says) {
+		if err := r.cluster.Peers.Failed()[name]; err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v, want %q", name, err, says)
 		}
 	}
@@ -167,11 +167,11 @@ func TestTunnel(t *testing.T) {
 	device := "berth-" + r.node.Instance[:4]
 	self, far := other("self", "1", "7"), other("far", "12", "2")
 	far.Addresses = []netip.Addr{netip.MustParseAddr("198.51.100.12"), netip.MustParseAddr("2001:db8:1::12")}
-	r.peers.Routing, r.peers.VXLAN = config.RoutingAuto, config.VXLAN{VNI: 98, Port: 4789}
+	r.cluster.Peers.Routing, r.cluster.Peers.VXLAN = config.RoutingAuto, config.VXLAN{VNI: 98, Port: 4789}
 	stop := r.keepPeers()
 	defer func() { stop() }()
-	r.peers.Self(self)
-	r.peers.All([]peers.Node{other("near", "11", "1"), far})
+	r.cluster.Peers.Self(self)
+	r.cluster.Peers.All([]peers.Node{other("near", "11", "1"), far})
 	near := []string{"10.244.1.0/24 via 192.0.2.11 dev seg0", "fd00:244:1::/64 via 2001:db8::11 dev seg0"}
 	through := []string{
 		"10.244.2.0/24 via 198.51.100.12 dev " + device,
@@ -198,7 +198,7 @@ func TestTunnel(t *testing.T) {
 	r.wantClean()
 
 	self.Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.2"), self.Addresses[1]} // so that the device is made anew
-	r.peers.Self(self)
+	r.cluster.Peers.Self(self)
 	nettest.Eventually(t, "the device to be of the new address", func() bool {
 		l, err := r.node.Conn.Link(device)
 		return err == nil && l.MAC == vxlan.MACOf(self.Addresses[0])
@@ -206,7 +206,7 @@ func TestTunnel(t *testing.T) {
 	want(slices.Concat(near, through)...)
 
 	far.Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.12"), netip.MustParseAddr("2001:db8::12")} // moved to this segment
-	r.peers.Put(far)
+	r.cluster.Peers.Put(far)
 	native := []string{"10.244.2.0/24 via 192.0.2.12 dev seg0", "fd00:244:2::/64 via 2001:db8::12 dev seg0"}
 	want(slices.Concat(near, native)...)
 	r.wantClean()
@@ -214,9 +214,9 @@ func TestTunnel(t *testing.T) {
 	// The next agent's configuration wants no tunnel. Its API server is away at first.
 	stop()
 	r.restart()
-	r.peers.Routing = config.RoutingNative
+	r.cluster.Peers.Routing = config.RoutingNative
 	stop = r.keepPeers()
-	r.peers.All([]peers.Node{far})
+	r.cluster.Peers.All([]peers.Node{far})
 	want(native...)
 	nettest.Eventually(t, "the device to be gone", func() bool { _, err := r.node.Conn.Link(device); return err != nil })
 	r.wantClean()

@@ -61,7 +61,7 @@ func (a *Agent) life(c *config.Config, reload <-chan config.Reading) daemon.Life
 			a.traffic.KeepMapped,
 			a.traffic.KeepTrimmed,
 			a.mend.Keep,
-			a.peers.Keep,
+			a.cluster.Peers.Keep,
 		},
 		// Deletions that a plugin queued after the restore's drain are waiting already. A deletion
 		// that a plugin queues while the agent stops may be about a pod whose ADD is under way.
@@ -71,18 +71,8 @@ func (a *Agent) life(c *config.Config, reload <-chan config.Reading) daemon.Life
 			a.drain.KeepRoom,
 			a.ground.SayOverlaps,
 			func(ctx context.Context) { a.ground.KeepConfigured(ctx, reload, intervals) },
-			a.keepCluster,
+			a.cluster.Follow,
 		},
 		Sweep: a.Sweep, Interval: c.SweepInterval, Intervals: intervals,
 	}
-}
-
-// keepCluster follows the cluster that the node belongs to, until ctx ends. A node that belongs to no cluster, but did
-// once, forgets the cluster's other nodes.
-func (a *Agent) keepCluster(ctx context.Context) {
-	if a.kube == nil {
-		a.peers.All(nil)
-		return
-	}
-	a.kube.Keep(ctx)
 }

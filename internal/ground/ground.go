@@ -80,6 +80,10 @@ func New(d *daemon.Core, n *node.Node, c *config.Config) (*Ground, error) {
 	g := &Ground{
 		Core: d, Pools: pools, node: n, began: c,
 		doubted: make(chan struct{}, 1), lacks: make(chan struct{}, 1), forwarded: map[string]bool{}, turn: turn.OneAside(),
+		Hooks: Hooks{ // for a ground without an agent
+			Exposed: func() {}, Rests: func() {}, Left: func() error { return nil }, Tell: func(string, hold.Owner, string, error) {},
+			Reached: func() []netip.Prefix { return nil }, Tunnel: func() (uint16, []netip.Prefix) { return 0, nil }, Overhead: func() int { return 0 },
+		},
 	}
 	g.config.Store(c)
 	g.file.Store(c)

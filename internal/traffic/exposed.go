@@ -115,9 +115,9 @@ func (t *Traffic) KeepMapped(ctx context.Context) {
 		t.mappings.new, t.mappings.astray, t.mappings.anew = nil, nil, false
 		t.mappings.Unlock()
 		if due.add(mapped); anew {
-			due.add(t.ports.Datagrams())
+			due.add(t.Ports.Datagrams())
 		}
-		maps.DeleteFunc(astray, func(m nft.Mapping, _ bool) bool { return t.ports.Maps(m) })
+		maps.DeleteFunc(astray, func(m nft.Mapping, _ bool) bool { return t.Ports.Maps(m) })
 		if len(due) == 0 && len(astray) == 0 {
 			continue
 		}
@@ -187,7 +187,7 @@ func (t *Traffic) KeepHidden(ctx context.Context) {
 		missed = t.missed.take() || missed
 		rules := conntrack.Rules{
 			Pools: r.Pools, Masquerade: r.Masquerade, Excluded: r.Excluded, Blocked: r.Blocked,
-			HostPort: t.ports.Has, Missed: missed,
+			HostPort: t.Ports.Has, Missed: missed,
 		}
 		if err := t.node.Tracked.ForgetExposed(rules); err == nil {
 			if missed {

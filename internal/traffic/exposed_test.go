@@ -88,7 +88,7 @@ func keep(t *testing.T, fails int, loop func(*Traffic, context.Context), test fu
 		n := &node.Node{Tracked: f}
 		g, err := ground.New(d, n, &config.Config{})
 		nettest.Must(t, err)
-		tr := New(d, n, g, nil, nil)
+		tr := New(d, n, g, nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel() // synctest.Test fails if the loop does not end then
 		go loop(tr, ctx)

@@ -85,8 +85,8 @@ func TestKinds(t *testing.T) {
 			Kind:     n.Tunnel.DeviceKind(),
 			Alone:    true,
 			Spec:     func(testing.TB, hold.ID) hold.Spec { return tunnelSpec() },
-			Disguise: func(testing.TB, hold.Hold) { w.mu.Lock(); defer w.mu.Unlock(); w.tunnel.Changed = true },
-			Lose:     func(testing.TB, hold.Hold) { w.mu.Lock(); defer w.mu.Unlock(); w.untunnel() },
+			Disguise: func(testing.TB, hold.Hold) { w.mu.Lock(); defer w.mu.Unlock(); w.nodes.Change() },
+			Lose:     func(testing.TB, hold.Hold) { w.mu.Lock(); defer w.mu.Unlock(); w.nodes.Untunnel() },
 		},
 		{
 			Kind:        withoutFind(n.Tunnel.PeerKind()), // an entry does not say who owns it
@@ -195,12 +195,5 @@ func (w *Node) foreignRoute(_ testing.TB, h hold.Hold) func() error {
 
 // foreignWay adds somebody else's route with the hold's destination and metric.
 func (w *Node) foreignWay(_ testing.TB, h hold.Hold) func() error {
-	s := h.Spec.(*noderoute.Spec)
-	w.nodeWays[wayOf(s)] = gateway{}
-	return func() error {
-		if to, there := w.nodeWays[wayOf(s)]; !there || to.via.IsValid() {
-			return errors.New("it is gone")
-		}
-		return nil
-	}
+	return w.nodes.Foreign(h.Spec.(*noderoute.Spec))
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
+	"github.com/berth-net/berth/internal/node/nodetest/ways"
 )
 
 // Node is a node in memory: what an agent finds in the kernel, and leaves there. The node
@@ -36,17 +37,16 @@ type Node struct {
 	clockSet bool // somebody has set the wall clock in this boot
 	self     ns.Ref
 
-	pods     map[string]*Pod // by path
-	links    map[string]*Link
-	ways     map[netip.Addr]*Link      // host routes, and the neighbours behind them
-	flows    map[netip.Addr]string     // connection tracking: the name of the link that the address's traffic took
-	pools    map[poolroute.Spec]bool   // unreachable routes; false: somebody else's
-	nodeWays map[nodeWay]gateway       // routes to other nodes' pods
-	tunnel   *device                   // the tunnel's device; nil: there is none
-	table    *nft.Ruleset              // nil: there is none
-	ports    map[hold.ID][]nft.Mapping // host ports in the table, by their owners
-	news     chan struct{}             // has a token when somebody has changed the table, for tables.Run
-	sysctl   map[string]string
+	pods   map[string]*Pod // by path
+	links  map[string]*Link
+	ways   map[netip.Addr]*Link      // host routes, and the neighbours behind them
+	flows  map[netip.Addr]string     // connection tracking: the name of the link that the address's traffic took
+	pools  map[poolroute.Spec]bool   // unreachable routes; false: somebody else's
+	nodes  *ways.Ways                // to other nodes
+	table  *nft.Ruleset              // nil: there is none
+	ports  map[hold.ID][]nft.Mapping // host ports in the table, by their owners
+	news   chan struct{}             // has a token when somebody has changed the table, for tables.Run
+	sysctl map[string]string
 
 	noticed func()   // tells the agent that watches the queue of something new; nil: nobody watches
 	monitor *monitor // of the agent that listens; nil: nobody listens
@@ -96,7 +96,7 @@ func (w *Node) Reboot() {
 	w.ids, w.inodes, w.index = 0, nil, 1
 	w.pods, w.links = map[string]*Pod{}, map[string]*Link{}
 	w.ways, w.flows = map[netip.Addr]*Link{}, map[netip.Addr]string{}
-	w.pools, w.nodeWays, w.tunnel = map[poolroute.Spec]bool{}, map[nodeWay]gateway{}, nil
+	w.pools, w.nodes = map[poolroute.Spec]bool{}, ways.New()
 	w.table, w.ports, w.sysctl = nil, nil, map[string]string{}
 	w.news = make(chan struct{}, 1)
 	w.self = w.identity("/proc/thread-self/ns/net")
