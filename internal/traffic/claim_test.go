@@ -12,10 +12,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/ground"
+	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds"
@@ -269,6 +271,40 @@ func TestNotedInUse(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// The agent starts. Only a pod that has come lately, and whose address the table has noted, may not have been reached when the
+// last agent ended: a repeated ADD has the kernel forget the address's connections. All others keep theirs.
+func TestResumed(t *testing.T) {
+	for name, pod := range map[string]struct {
+		age   time.Duration
+		noted bool
+		asked int
+	}{
+		"new": {time.Second, false, 0}, "new, and noted": {time.Second, true, 1}, "old, and noted": {time.Hour, true, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, table := &forgetful{}, &noting{}
+			tr, g := claiming(t, f, table)
+			tr.Boot, tr.Boottime = "boot", func() int64 { return int64(2 * time.Hour) }
+			tr.index = attachment.NewIndex()
+			tr.index.Describe(func(hold.Owner, attachment.Record) attachment.Interface {
+				return attachment.Interface{Addresses: []netip.Addr{claimed}}
+			})
+			rec := attachment.Record{Epoch: "boot/netns", Made: int64(2*time.Hour - pod.age)}
+			nettest.Must(t, tr.index.Restore([]hold.Owner{{ID: hold.NewID(), Meta: rec.Encode()}}))
+			g.Pools.Restore([]netip.Addr{claimed}, nil)
+			g.Pools.Taint(netip.PrefixFrom(claimed, 32)) // as the agent does with its table
+			if pod.noted {
+				table.noted = []netip.Addr{claimed}
+			}
+			tr.Resumed(nil)
+			table.noted = nil // as the mark does
+			if tr.Unbar([]netip.Addr{claimed}); f.asked != pod.asked {
+				t.Errorf("the kernel was asked %d times, not %d", f.asked, pod.asked)
+			}
+		})
 	}
 }
 

@@ -103,6 +103,7 @@ func (t *Traffic) Resumed(missing engine.Missing) {
 		addrs := e.Interface.Addresses
 		astray := slices.ContainsFunc(addrs, func(a netip.Addr) bool { return slices.Contains(noted, a) })
 		if e.Owner.Wanted() && !(e.Record.YoungerThan(longestAdd, t.Boot, now) && (unmade[e.Owner.ID] || astray)) {
+			t.ground.Pools.Trust(addrs, t.ground.Pools.Taints()) // the agent has tainted all pools by now
 			t.ground.Pools.Settle(addrs)
 		}
 	}
