@@ -190,6 +190,18 @@ func (p *IPAM) Settle(addrs []netip.Addr) {
 	}
 }
 
+// Settled returns those among addrs that are settled.
+func (p *IPAM) Settled(addrs []netip.Addr) (settledOnes []netip.Addr) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, a := range addrs {
+		if c, off := p.locate(a); c != nil && c.space.isUsed(c, off) && c.space.slots[c.index.slot(off)].until == settled {
+			settledOnes = append(settledOnes, a)
+		}
+	}
+	return settledOnes
+}
+
 // Taints returns how often Taint was called.
 func (p *IPAM) Taints() int64 {
 	p.mu.Lock()

@@ -339,18 +339,27 @@ func (p *Ports) Has(protocol string, at netip.AddrPort) bool {
 	return held[at.Addr()] != "" || held[any] != ""
 }
 
-// Maps reports whether an owner in the ledger has exactly this host port.
-func (p *Ports) Maps(m nft.Mapping) bool {
-	p.mu.Lock()
-	id := p.has[portOf(m)][m.Host.Addr()]
-	p.mu.Unlock()
-	o, ok := p.Ledger.Owner(id)
-	if !ok {
-		return false
+// Leads reports whether a port of the node leads to a pod's port, as the ledger has it.
+func (p *Ports) Leads(protocol string, at, to netip.AddrPort) bool {
+	any := netip.IPv4Unspecified()
+	if at.Addr().Is6() {
+		any = netip.IPv6Unspecified()
 	}
-	h, _ := o.Find(hostports.KindName)
-	s, known := h.Spec.(*hostports.Spec)
-	return known && slices.Contains(s.Mappings, m)
+	p.mu.Lock()
+	held := p.has[port{protocol, at.Port(), at.Addr().Is6()}]
+	ids := []hold.ID{held[at.Addr()], held[any]}
+	p.mu.Unlock()
+	return slices.ContainsFunc(ids, func(id hold.ID) bool {
+		o, ok := p.Ledger.Owner(id)
+		if !ok {
+			return false
+		}
+		h, _ := o.Find(hostports.KindName)
+		s, known := h.Spec.(*hostports.Spec)
+		return known && slices.ContainsFunc(s.Mappings, func(m nft.Mapping) bool {
+			return m.Protocol == protocol && m.Host.Port() == at.Port() && m.Pod == to && (m.Host.Addr() == at.Addr() || m.Host.Addr() == any)
+		})
+	})
 }
 
 // Kept returns those of an owner's host ports in the agent's table that the ledger has as well. If the

@@ -74,12 +74,28 @@ func (t *Traffic) unbar(claimed []netip.Addr) {
 
 // Unbar does for addresses in use, to which the pods have their routes by now, what Claim did before somebody could
 // reach them: between the two, somebody may have begun connections past the pods. On a kernel that notes nothing, Claim's
-// pass is all that there is.
+// pass is all that there is. Addresses that are settled (ipam.Settle) keep their connections: their pods have been reached for long.
 func (t *Traffic) Unbar(addrs []netip.Addr) {
-	if t.notes() {
-		t.unbar(addrs)
+	settled := t.ground.Pools.Settled(addrs)
+	fresh := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return slices.Contains(settled, a) })
+	if t.notes() && len(fresh) > 0 {
+		t.unbar(fresh)
 	}
-	t.ground.Pools.Settle(addrs)
+	if t.notes() && len(settled) > 0 {
+		t.clear(settled)
+	}
+	t.ground.Pools.Settle(fresh)
+}
+
+// clear has the table forget what it has noted of settled addresses, whose pods keep their connections.
+func (t *Traffic) clear(settled []netip.Addr) {
+	_, _ = within(t, "settled", func() (none struct{}, err error) {
+		found, _, err := t.node.Table.Strays(settled)
+		if err == nil && len(found) > 0 {
+			err = t.node.Table.ClearStrays(found)
+		}
+		return none, err
+	})
 }
 
 // drop has the kernel forget the connections of those among claimed addresses that others have reached, and of doubtful

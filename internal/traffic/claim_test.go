@@ -3,6 +3,7 @@ package traffic
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -11,10 +12,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/ground"
+	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds"
@@ -204,35 +207,35 @@ func TestStraysAreForgotten(t *testing.T) {
 }
 
 // Somebody reaches a claimed address past the pods before the pod has its route. Behind that, Unbar has the kernel forget
-// the connection, and asks nothing of the kernel if there is none.
+// the connection, and asks nothing of the kernel if there is none, or if the pod has long been reached.
 func TestUnbar(t *testing.T) {
-	f, table := &forgetful{}, &noting{}
-	tr, g := claiming(t, f, table)
-	c := claim(t, tr)
-	unbar := func(when string, asked int) {
-		t.Helper()
-		if tr.Unbar(c.Addrs()); f.asked != asked || len(table.noted)+len(g.Pools.Doubtful(c.Addrs())) > 0 {
-			t.Errorf("%s: the kernel was asked %d times, not %d; still noted are %v", when, f.asked, asked, table.noted)
-		}
+	for name, reached := range map[string]struct {
+		how   func(g *ground.Ground, table *noting)
+		asked int
+	}{
+		"not at all":            {func(*ground.Ground, *noting) {}, 0},
+		"a taint":               {func(g *ground.Ground, _ *noting) { g.Pools.Taint(netip.PrefixFrom(claimed, 32)) }, 1}, // as a reload does when the table has its rules
+		"a note":                {func(_ *ground.Ground, table *noting) { table.noted = []netip.Addr{claimed} }, 1},
+		"a note that is lost":   {func(_ *ground.Ground, table *noting) { table.lost = true }, 1},
+		"a table without notes": {func(_ *ground.Ground, table *noting) { table.lost, table.lacks = true, nft.HostPorts }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, table := &forgetful{}, &noting{}
+			tr, g := claiming(t, f, table)
+			c := claim(t, tr)
+			for _, when := range []string{"before", "after"} {
+				reached.how(g, table)
+				if tr.Unbar(c.Addrs()); f.asked != reached.asked || len(table.noted)+len(g.Pools.Doubtful(c.Addrs())) > 0 {
+					t.Errorf("%s the pod is reached: the kernel was asked %d times, not %d; still noted are %v", when, f.asked, reached.asked, table.noted)
+				}
+			}
+		})
 	}
-	taint := func() { g.Pools.Taint(netip.PrefixFrom(claimed, 32)) } // as a reload does when the table has its rules
-	taint()
-	unbar("tainted", 1)
-	unbar("without a reason", 1)
-	taint()
-	unbar("tainted when the pod has its route", 1)
-	table.noted = c.Addrs()
-	unbar("noted", 2)
-	table.lost = true // what the table has noted since
-	if unbar("lost", 3); table.marks != 1 {
-		t.Errorf("%d marks", table.marks)
-	}
-	table.lost, table.lacks = true, nft.HostPorts
-	unbar("a table that notes nothing", 3)
 }
 
 // The agent is killed before an ADD has come to its end, or a pod's link is gone for a while, and the table has noted an address.
-// The next agent, or the mend, has the kernel forget the address's connections, although the mark takes the note away.
+// The next agent, or the mend, has the kernel forget the address's connections, although the mark takes the note away; but not
+// those of a pod that has long been reached.
 func TestNotedInUse(t *testing.T) {
 	for name, notes := range map[string]func(tr *Traffic, table *noting){
 		"before the mark": func(tr *Traffic, table *noting) {
@@ -245,23 +248,61 @@ func TestNotedInUse(t *testing.T) {
 			tr.Mended(link.KindName, []netip.Addr{claimed})
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f, table := &forgetful{}, &noting{}
-				tr, g := claiming(t, f, table)
-				g.Pools.Restore([]netip.Addr{claimed}, nil)
-				g.Pools.Settle([]netip.Addr{claimed}) // as Resumed does
-				notes(tr, table)
-				ctx, cancel := context.WithCancel(t.Context())
-				ended := make(chan struct{})
-				go func() { tr.KeepUnbarred(ctx); close(ended) }()
-				synctest.Wait()
-				if f.asked != 1 || len(g.Pools.Doubtful([]netip.Addr{claimed})) > 0 {
-					t.Errorf("the kernel was asked %d times", f.asked)
-				}
-				cancel()
-				<-ended
+		for asked, settled := range []bool{true, false} {
+			t.Run(fmt.Sprint(name, " settled ", settled), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f, table := &forgetful{}, &noting{}
+					tr, g := claiming(t, f, table)
+					g.Pools.Restore([]netip.Addr{claimed}, nil)
+					if settled {
+						g.Pools.Settle([]netip.Addr{claimed})
+					}
+					notes(tr, table)
+					ctx, cancel := context.WithCancel(t.Context())
+					ended := make(chan struct{})
+					go func() { tr.KeepUnbarred(ctx); close(ended) }()
+					synctest.Wait()
+					if f.asked != asked || slices.Contains(table.noted, claimed) || len(g.Pools.Doubtful([]netip.Addr{claimed})) > 0 {
+						t.Errorf("the kernel was asked %d times, not %d; noted are %v", f.asked, asked, table.noted)
+					}
+					cancel()
+					<-ended
+				})
 			})
+		}
+	}
+}
+
+// The agent starts. Only a pod that has come lately, and whose address the table has noted, may not have been reached when the
+// last agent ended: a repeated ADD has the kernel forget the address's connections. All others keep theirs.
+func TestResumed(t *testing.T) {
+	for name, pod := range map[string]struct {
+		age   time.Duration
+		noted bool
+		asked int
+	}{
+		"new": {time.Second, false, 0}, "new, and noted": {time.Second, true, 1}, "old, and noted": {time.Hour, true, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, table := &forgetful{}, &noting{}
+			tr, g := claiming(t, f, table)
+			tr.Boot, tr.Boottime = "boot", func() int64 { return int64(2 * time.Hour) }
+			tr.index = attachment.NewIndex()
+			tr.index.Describe(func(hold.Owner, attachment.Record) attachment.Interface {
+				return attachment.Interface{Addresses: []netip.Addr{claimed}}
+			})
+			rec := attachment.Record{Epoch: "boot/netns", Made: int64(2*time.Hour - pod.age)}
+			nettest.Must(t, tr.index.Restore([]hold.Owner{{ID: hold.NewID(), Meta: rec.Encode()}}))
+			g.Pools.Restore([]netip.Addr{claimed}, nil)
+			g.Pools.Taint(netip.PrefixFrom(claimed, 32)) // as the agent does with its table
+			if pod.noted {
+				table.noted = []netip.Addr{claimed}
+			}
+			tr.Resumed(nil)
+			table.noted = nil // as the mark does
+			if tr.Unbar([]netip.Addr{claimed}); f.asked != pod.asked {
+				t.Errorf("the kernel was asked %d times, not %d", f.asked, pod.asked)
+			}
 		})
 	}
 }

@@ -2,7 +2,6 @@ package traffic
 
 import (
 	"context"
-	"maps"
 	"net/netip"
 	"time"
 
@@ -117,11 +116,13 @@ func (t *Traffic) KeepMapped(ctx context.Context) {
 		if due.add(mapped); anew {
 			due.add(t.Ports.Datagrams())
 		}
-		maps.DeleteFunc(astray, func(m nft.Mapping, _ bool) bool { return t.Ports.Maps(m) })
 		if len(due) == 0 && len(astray) == 0 {
 			continue
 		}
-		if err := t.node.Tracked.ForgetMapped(due.pod, astray.led); err == nil {
+		led := func(protocol string, at, to netip.AddrPort) bool {
+			return astray.led(protocol, at, to) && !t.Ports.Leads(protocol, at, to)
+		}
+		if err := t.node.Tracked.ForgetMapped(due.pod, led); err == nil {
 			clear(due)
 			clear(astray)
 			failed = 0
@@ -184,10 +185,12 @@ func (t *Traffic) KeepHidden(ctx context.Context) {
 	failed, missed := 0, false // passes in a row; Missed was called before them
 	for await(ctx, t.uncovered, failed) {
 		r := t.ground.Ruleset()
-		missed = t.missed.take() || missed
+		if missed = t.missed.take() || missed; missed {
+			_ = t.Ports.ClearLeft() // somebody may have brought back a lost agent's table; the sweep tries again
+		}
 		rules := conntrack.Rules{
 			Pools: r.Pools, Masquerade: r.Masquerade, Excluded: r.Excluded, Blocked: r.Blocked,
-			HostPort: t.Ports.Has, Missed: missed,
+			HostPort: t.Ports.Has, Leads: t.Ports.Leads, Missed: missed,
 		}
 		if err := t.node.Tracked.ForgetExposed(rules); err == nil {
 			if missed {

@@ -20,6 +20,7 @@ import (
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/node"
+	"github.com/berth-net/berth/internal/ports"
 	"github.com/berth-net/berth/internal/root"
 )
 
@@ -89,12 +90,18 @@ func keep(t *testing.T, fails int, loop func(*Traffic, context.Context), test fu
 		g, err := ground.New(d, n, &config.Config{})
 		nettest.Must(t, err)
 		tr := New(d, n, g, nil)
+		tr.Ports = ports.New(d, nil, g, alone{})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel() // synctest.Test fails if the loop does not end then
 		go loop(tr, ctx)
 		test(tr, f)
 	})
 }
+
+// alone is a node with no other agent.
+type alone struct{ ports.Node }
+
+func (alone) OtherPorts() (map[string][]nft.Port, error) { return nil, nil }
 
 // emptyRoot is a root with an empty run folder.
 func emptyRoot(t *testing.T) root.Dir {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/kernel"
@@ -65,8 +66,7 @@ func (t *Traffic) suspect() error {
 		if err != nil {
 			return none, err
 		}
-		now := t.Clock.Now()
-		noted = slices.DeleteFunc(noted, func(a netip.Addr) bool { return !t.ground.Pools.InUse(a, now) })
+		noted = t.unsettled(noted)
 		if err := t.node.Table.MarkStrays(); err != nil {
 			return none, err
 		}
@@ -83,13 +83,28 @@ func (t *Traffic) suspect() error {
 	return err
 }
 
-// Resumed says what was missing of pods when the agent started. The addresses of all other pods are settled (ipam.Settle):
-// the ADD of a pod whose link is gone or half-made may not have come to its end.
+// unsettled returns those among addrs that are in use and not settled.
+func (t *Traffic) unsettled(addrs []netip.Addr) []netip.Addr {
+	now, settled := t.Clock.Now(), t.ground.Pools.Settled(addrs)
+	return slices.DeleteFunc(addrs, func(a netip.Addr) bool { return slices.Contains(settled, a) || !t.ground.Pools.InUse(a, now) })
+}
+
+// longestAdd is how old an attachment is at least whose ADD has come to its end.
+const longestAdd = 10 * time.Minute
+
+// Resumed says what was missing of pods when the agent started. The addresses of pods are settled (ipam.Settle), but for those
+// whose ADD may not have come to its end when the last agent did: pods that have come lately, and whose links are gone or
+// half-made, or whose addresses the table has noted.
 func (t *Traffic) Resumed(missing engine.Missing) {
 	unmade := missing.Unmade(link.KindName)
+	noted, _ := within(t, "noted", t.node.Table.Noted) // without an answer, none is known
+	now := t.Boottime()
 	for _, e := range t.index.All() {
-		if e.Owner.Wanted() && !unmade[e.Owner.ID] {
-			t.ground.Pools.Settle(e.Interface.Addresses)
+		addrs := e.Interface.Addresses
+		astray := slices.ContainsFunc(addrs, func(a netip.Addr) bool { return slices.Contains(noted, a) })
+		if e.Owner.Wanted() && !(e.Record.YoungerThan(longestAdd, t.Boot, now) && (unmade[e.Owner.ID] || astray)) {
+			t.ground.Pools.Trust(addrs, t.ground.Pools.Taints()) // the agent has tainted all pools by now
+			t.ground.Pools.Settle(addrs)
 		}
 	}
 }

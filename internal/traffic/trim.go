@@ -44,12 +44,15 @@ const (
 // ctx ends.
 func (t *Traffic) KeepTrimmed(ctx context.Context) {
 	var trimmed, failed bool // whether the last Trim deleted entries, and whether it failed
+	var room bool            // whether the table had room then: Trim was for free ports alone
 	for pause := trimEvery; ; {
-		daemon.Sleep(ctx, pause, nil)
-		if ctx.Err() != nil {
-			return
+		for ready := time.Now().Add(pause); time.Now().Before(ready) && !(room && t.full()); {
+			if daemon.Sleep(ctx, min(trimEvery, time.Until(ready)), nil); ctx.Err() != nil {
+				return
+			}
 		}
 		begun := time.Now()
+		room = !t.full()
 		gone, rest, err := t.Trim(ctx)
 		pause = max(trimEvery, rest*time.Since(begun))
 		if err != nil && !failed && ctx.Err() == nil {
@@ -63,6 +66,14 @@ func (t *Traffic) KeepTrimmed(ctx context.Context) {
 	}
 }
 
+// full reports whether connection tracking is three quarters full.
+func (t *Traffic) full() bool {
+	entries, most, err := t.node.Tracked.Load()
+	return err == nil && isFull(entries, most)
+}
+
+func isFull(entries, most int) bool { return most > 0 && entries >= most-most/4 }
+
 // trimBounds returns how many entries a pod may have. connections is how many connections a
 // pod may open, entries is how many entries connection tracking has, and most how many it can
 // have. ports is how many ports masquerade can give to one destination with one address of the
@@ -72,7 +83,7 @@ func trimBounds(connections, entries, most, ports int) (b conntrack.Bounds, rest
 	if connections == 0 || most == 0 {
 		return b, 0
 	}
-	if entries >= most-most/4 {
+	if isFull(entries, most) {
 		b, rest = conntrack.Bounds{
 			Closed: min(2*connections, most/2), // half, so that one pod's closed connections cannot fill a small table
 			All:    2 * connections,

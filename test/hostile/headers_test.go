@@ -34,7 +34,7 @@ func behind(packet []byte, options, ah bool) []byte {
 
 // A pod hides what it sends behind IPv6 extension headers: behind an authentication header it is UDP or TCP to
 // connection tracking and to the rewriting of ports, and to nftables it is not. The pod gets no port of the node by that, not one beyond those
-// of masquerade, opens no connection that no rule counts, and reaches nobody outside under the node's address.
+// of masquerade, opens no connection that no rule counts, has nobody answer, and reaches nobody outside under the node's address.
 func TestPodsHideNothingBehindHeaders(t *testing.T) {
 	for name, is := range map[string]struct{ options, ah bool }{
 		"AH": {ah: true}, "AH behind options": {options: true, ah: true}, "options": {options: true},
@@ -43,7 +43,7 @@ func TestPodsHideNothingBehindHeaders(t *testing.T) {
 			n := newNode(t, "masquerade: {ports: 20000-21023}\nconnections: 512\n"+plain)
 			a, b := n.add("a"), n.add("b")
 			heard, other := listen(t, n.lan), listen(t, b.at)
-			lan6 := nettest.Serve(t, n.lan, "udp6", "[2001:db8::2]:0")
+			lan6, node6 := nettest.Serve(t, n.lan, "udp6", "[2001:db8::2]:0"), nettest.Serve(t, nil, "udp6", "[2001:db8::1]:0")
 			talk := func() bool { _, err := nettest.Talk(a.at, "udp6", lan6, oneTry); return err == nil }
 			nettest.Eventually(t, "the pod to reach the machine outside", talk)
 			w := a.wire(t)
@@ -51,6 +51,7 @@ func TestPodsHideNothingBehindHeaders(t *testing.T) {
 				w.send(ether(a.mac, w.mac, behind(udpPacket(a.ip6, lan6.Addr(), 100+i, 7001, "hear me"), is.options, is.ah)))
 				w.send(ether(a.mac, w.mac, behind(udpPacket(a.ip6, lan6.Addr(), 2000+i, 7001, "hear me"), is.options, is.ah)))
 				w.send(ether(a.mac, w.mac, behind(tcpPacket(a.ip6, b.ip6, 100+i, 7001, syn, 1, 0), is.options, is.ah)))
+				w.send(ether(a.mac, w.mac, behind(udpPacket(a.ip6, node6.Addr(), 100+i, node6.Port(), "answer me"), is.options, is.ah)))
 			}
 			nettest.Eventually(t, "the node to have seen all", talk)
 			out, err := exec.Command("conntrack", "-L", "-f", "ipv6").Output()
@@ -59,6 +60,9 @@ func TestPodsHideNothingBehindHeaders(t *testing.T) {
 				if strings.Contains(line, fmt.Sprintf("src=%s ", a.ip6)) && strings.Contains(line, " dport=7001 ") {
 					t.Fatalf("the pod has a connection: %s", line)
 				}
+			}
+			if n := begun(t, node6.Addr()); n > 0 { // its answers would be its own connections
+				t.Errorf("the node has begun %d connections", n)
 			}
 			hidden := func(s seen) bool { return s.proto == unix.IPPROTO_AH || s.proto == unix.IPPROTO_DSTOPTS }
 			if got := heard.all(hidden); len(got) > 0 {

@@ -62,8 +62,8 @@ func (v *Verbs) askedAgain(ctx context.Context, e *attachment.Entry, add *additi
 
 // whole makes sure that the attachment with which a repeated ADD is answered is complete
 // and can be used: an earlier try may have ended half-way, and the repair after it may have
-// failed, or the agent may have been killed. It also writes on the link when this ADD began, for a DEL that comes to the link
-// without an agent.
+// failed, or the agent may have been killed. It also writes on the link when this ADD began, for a
+// DEL that comes to the link without an agent.
 func (v *Verbs) whole(ctx context.Context, e *attachment.Entry, add *addition) error {
 	if err := v.Engine.Repair(ctx, e.Owner.ID); err != nil {
 		return err

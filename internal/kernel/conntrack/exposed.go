@@ -17,6 +17,7 @@ type Rules struct {
 	Excluded   []netip.Prefix
 	Blocked    []netip.Prefix // no connection goes to these CIDRs, except questions to name servers
 	HostPort   HostPort       // nil: no port of the node leads to a pod
+	Leads      Led            // whether a port of the node leads to a pod's port; nil: none does
 	Missed     bool           // the rules were missing for a while, or may have been
 }
 
@@ -24,7 +25,7 @@ type Rules struct {
 // none.
 type Mapped func(protocol string, at netip.AddrPort) (netip.AddrPort, bool)
 
-// Led reports whether a port of the node (of tcp, udp or sctp) has led to a port of an address by mistake.
+// Led reports whether a port of the node (of tcp, udp or sctp) leads, or has led, to a port of an address.
 type Led func(protocol string, at, to netip.AddrPort) bool
 
 // HostPort reports whether a port of the node (of tcp, udp or sctp) leads to a pod.
@@ -48,6 +49,10 @@ type HostPort func(protocol string, at netip.AddrPort) bool
 // connections than the rules let it resume. It also spares connections by a service's address, because
 // their next packet may get another destination.
 //
+// If Missed is set, ForgetExposed also deletes flows of UDP that a port of the node has led to an address of Pools, and does
+// not lead there now (Leads): somebody may have brought back an older table. If another program's rules have led them there, their
+// next packet begins anew by these.
+//
 // ForgetExposed also deletes flows to a host port that go to the node itself, because they began before
 // the agent mapped the port, or without the table: after the deletion their next packet goes to the
 // host port's pod. It spares TCP, because a TCP connection that began so has ended, or is with a
@@ -69,7 +74,8 @@ func (t *Table) ForgetExposed(r Rules) error {
 	}
 	return t.forget(func(entry []byte) bool {
 		orig, reply := read(entry)
-		if r.HostPort.precedes(own, orig, reply) {
+		if r.HostPort.precedes(own, orig, reply) ||
+			r.Missed && own[orig.dst] && in(reply.src, r.Pools) && orig.proto == unix.IPPROTO_UDP && r.Leads.misses(orig, reply) {
 			return true
 		}
 		if !in(orig.src, r.Pools) {
@@ -101,6 +107,12 @@ func (t *Table) ForgetMapped(mapped Mapped, led Led) error {
 		orig, reply := read(entry)
 		return port.precedes(own, orig, reply) || mapped.misses(own, orig, reply) || led.astray(orig, reply)
 	})
+}
+
+// misses reports whether a connection goes where no port of the node leads, and where it was not sent.
+func (l Led) misses(orig, reply ends) bool {
+	leads := func(protocol string, at, to netip.AddrPort) bool { return l == nil || !l(protocol, at, to) }
+	return Led(leads).astray(orig, reply)
 }
 
 // astray reports whether a connection goes where a port of the node has led by mistake.

@@ -32,9 +32,10 @@ func TestForgetExposed(t *testing.T) {
 	enterAt(t, 80, 0, 21, beyond, node, pod, beyond)                        // by a host port
 	enter(t, 0, 80, pod, "172.16.0.1", "172.16.0.1", pod)                   // excluded, from the number of a host port
 	want := entries(t)
-	enter(t, 0, 2, pod, other, other, pod)  // between pods
-	enter(t, 0, 17, pod, node, node, pod)   // to the node
-	enter(t, 0, 18, pod6, pod6, pod6, pod6) // to itself
+	enter(t, 0, 2, pod, other, other, pod)           // between pods
+	enterAt(t, 81, 0, 23, beyond, node, pod, beyond) // by a port that leads nowhere
+	enter(t, 0, 17, pod, node, node, pod)            // to the node
+	enter(t, 0, 18, pod6, pod6, pod6, pod6)          // to itself
 	unmissed := entries(t)
 	enter(t, 0, 80, pod, beyond, beyond, node)               // masquerade has given it what is a host port now
 	enterAt(t, 55, 0, 80, "10.89.0.7", beyond, beyond, node) // the same, in another agent's pool
@@ -58,6 +59,9 @@ func TestForgetExposed(t *testing.T) {
 		Excluded: prefixes("172.16.0.0/12"), Blocked: prefixes("169.254.0.0/16"),
 		HostPort: func(protocol string, at netip.AddrPort) bool {
 			return protocol == "udp" && at == netip.MustParseAddrPort("192.0.2.9:80")
+		},
+		Leads: func(protocol string, at, to netip.AddrPort) bool {
+			return protocol == "udp" && at == netip.MustParseAddrPort("192.0.2.9:80") && to.Addr() == netip.MustParseAddr(pod)
 		},
 	}
 	must(t, table.ForgetExposed(rules))

@@ -84,7 +84,7 @@ var extensions = []byte{unix.IPPROTO_HOPOPTS, unix.IPPROTO_ROUTING, unix.IPPROTO
 // rewriting of ports look behind it (ipv6_skip_exthdr). And a pod can change extension headers while the packet passes:
 // copyHeads copies them only as far as it finds a transport. So a pod could open connections, get ports of the node,
 // and send errors, and no rule about TCP, UDP, SCTP or ICMP would see it. What is not tracked leaves the node by no
-// other address than the pod's own, and reaches no other pod (dropHidden). The IPv6 header itself is the kernel's own
+// other address than the pod's own, and reaches neither another pod (dropHidden) nor the node (dropHiddenFromNode). The IPv6 header itself is the kernel's own
 // copy (ip6_rcv_core), and joined fragments have no fragment header any more.
 //
 //	iifgroup != 1073741824 accept
@@ -116,6 +116,23 @@ func dropHidden(group uint32) rule {
 		text:  fmt.Sprintf("iifgroup %d %s ct state untracked meta nfproto ipv6 drop", group, pods),
 		exprs: slices.Concat(enters(group), toPods, untracked(), ipv6.protocol(), []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}),
 	}
+}
+
+// dropHiddenFromNode drops what a live link sends to the node by IPv6 behind an extension header (dontTrack): the node's answers
+// would be tracked, as connections that the node has begun, which are in nobody's share.
+//
+//	iifgroup 1073741824 ip6 nexthdr 0 drop
+//	(the same with 43, 44, 51, 59 and 60)
+func dropHiddenFromNode(group uint32) (rules []rule) {
+	for _, next := range extensions {
+		rules = append(rules, rule{
+			text: fmt.Sprintf("iifgroup %d ip6 nexthdr %d drop", group, next),
+			exprs: slices.Concat(enters(group), ipv6.load(6, 1), []expr.Any{
+				&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{next}}, &expr.Verdict{Kind: expr.VerdictDrop},
+			}),
+		})
+	}
+	return rules
 }
 
 // dropHiddenToBlocked drops what is not tracked, and goes by IPv6 to a blocked address. It comes before acceptNames, which

@@ -12,8 +12,8 @@ import (
 
 // Connection tracking calls a datagram of UDP invalid if the checksum over all bytes of the packet is wrong, or UDP's length is
 // 0 (nf_conntrack_proto_udp.c). A receiver takes the checksum over as many bytes as UDP's length names, and by IPv6 takes a
-// length of 0 for a jumbogram's. So the receiver may answer a datagram that is not tracked. The answer would be tracked, and
-// count as a connection that the receiver has begun.
+// length of 0 for a jumbogram's. So the receiver may answer a datagram that is not tracked. The answer would be tracked, as
+// a connection that the receiver has begun.
 
 // dropMisread drops such datagrams to a pod of any instance, whoever sends them.
 //

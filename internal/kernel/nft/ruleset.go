@@ -149,7 +149,7 @@ func (r Ruleset) table(lacks Parts) table {
 			told.rules = append(told.rules, dropTooBigOfNothing(ipv4), dropTooBigOfNothing(ipv6))
 		}
 		if hides {
-			told.rules = append(told.rules, dropMisreadByNode(r.Live))
+			told.rules = append(append(told.rules, dropMisreadByNode(r.Live)), dropHiddenFromNode(r.Live)...)
 		}
 		if lacks&Multipath == 0 {
 			told.rules = append(told.rules, dropMultipath(r.Live)...)

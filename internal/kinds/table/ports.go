@@ -214,7 +214,7 @@ func (k *Keeper) sayAstray(there map[hold.ID][]nft.Mapping) {
 			}
 		}
 	}
-	if len(all) > 0 {
+	if k.found = all; len(all) > 0 {
 		k.astray(all)
 	}
 }

@@ -83,6 +83,8 @@ type Keeper struct {
 
 	kept   func(hold.ID, []nft.Mapping) []nft.Mapping
 	astray func([]nft.Mapping)
+	// found are the host ports that astray was last called with. Until Keeper has written the table, flows can begin there.
+	found []nft.Mapping
 	// ports are the host ports that should be in the table: those that learn kept, and what Map and
 	// Unmap changed since; nil: Keeper has not read the table yet.
 	ports *hostPorts
@@ -335,6 +337,10 @@ func (k *Keeper) compare(r nft.Ruleset) error {
 func (k *Keeper) write(r nft.Ruleset) error {
 	if err := k.tables.Replace(r); err != nil {
 		return err
+	}
+	if len(k.found) > 0 {
+		k.astray(k.found)
+		k.found = nil
 	}
 	return k.wrote(r)
 }
