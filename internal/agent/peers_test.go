@@ -172,6 +172,13 @@ func TestTunnel(t *testing.T) {
 	defer func() { stop() }()
 	r.cluster.Peers.Self(self)
 	r.cluster.Peers.All([]peers.Node{other("near", "11", "1"), far})
+	r.inCluster()
+	early := []netip.Prefix{netip.MustParsePrefix("10.244.8.0/24"), netip.MustParsePrefix("fd00:244:8::/64")}
+	r.cluster.Peers.Self(peers.Node{Name: "self", CIDRs: early, Addresses: self.Addresses})
+	nettest.Eventually(t, "the device to have addresses of a pool that the agent has not taken yet", func() bool {
+		return strings.Contains(nettest.Snapshot(t, nil).String(), early[0].Addr().String()+"/32")
+	})
+	must(t, r.ground.Give(t.Context(), early))
 	near := []string{"10.244.1.0/24 via 192.0.2.11 dev seg0", "fd00:244:1::/64 via 2001:db8::11 dev seg0"}
 	through := []string{
 		"10.244.2.0/24 via 198.51.100.12 dev " + device,
