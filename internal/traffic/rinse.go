@@ -60,9 +60,11 @@ func (t *Traffic) rinse(ctx context.Context) (next time.Time, err error) {
 		if t.Observe != nil {
 			t.Observe(flows.KindName, "rinse", time.Since(begun), len(addrs), err)
 		}
+		if err != nil {
+			err = fmt.Errorf("forgetting the traffic of %d addresses whose cooldown is over: %w", len(addrs), err)
+		}
 	}
 	if err != nil {
-		err = fmt.Errorf("forgetting the traffic of %d addresses whose cooldown is over: %w", len(addrs), err)
 		if t.failed.Swap(&rinseErr{len(addrs), err}) == nil {
 			t.Log.Warn("addresses stay out of use, and the agent tries again to forget their traffic", "err", err)
 		}
@@ -81,7 +83,11 @@ func (t *Traffic) unknown(lost []netip.Prefix) ([]netip.Addr, error) {
 		return nil, nil
 	}
 	now := t.Clock.Now()
-	return t.node.Tracked.Named(func(a netip.Addr) bool { return t.ground.Pools.Unknown(lost, a, now) })
+	addrs, err := t.node.Tracked.Named(func(a netip.Addr) bool { return t.ground.Pools.Unknown(lost, a, now) })
+	if err != nil {
+		err = fmt.Errorf("finding the addresses in %v that the kernel remembers traffic of: %w", lost, err)
+	}
+	return addrs, err
 }
 
 // KeepRinsed does the passes that no ADD waits for, until ctx ends.
