@@ -21,7 +21,7 @@ ldflags := -s -w -X $(module)/internal/version.Text=$(VERSION)
 # Modules of their own, so that what they need is not what Berth needs.
 modules := $(patsubst %/go.mod,%,$(shell find build test -name go.mod))
 
-.PHONY: build demo test fresh plain model crash deps peers packages before bench conform lint vuln fuzz deb rpm image release reproducible clean help
+.PHONY: build demo test test-cluster cluster fresh plain model crash deps peers packages before bench conform lint vuln fuzz deb rpm image release reproducible clean help
 
 # Static, and not position-independent. A PIE needs ld.so (-buildmode=pie), which
 # nodes with musl or with nothing but a kernel lack, or a C toolchain to be static
@@ -36,12 +36,15 @@ demo: build ## a node with 20 pods in fresh namespaces, killed half-way; needs n
 	@bin/berth demo
 
 test: deps build peers packages before ## every test; as root it first installs what they use (see deps)
-	$(GO) test $(GOTESTFLAGS) ./...
+	$(GO) test $(GOTESTFLAGS) $$($(GO) list ./... | grep -v '/test/cluster$$')
 	@set -e; for m in $(modules); do \
 		if test -n "$$(find $$m -name '*_test.go')"; then \
 			echo "$(GO) -C $$m test $(GOTESTFLAGS) ./..."; $(GO) -C $$m test $(GOTESTFLAGS) ./...; \
 		fi; \
 	done
+
+test-cluster: deps cluster ## Berth in a Kubernetes cluster of three nodes, on this machine (root)
+	$(GO) test $(GOTESTFLAGS) ./test/cluster
 
 fresh: ## what CI runs: the README's commands on a minimal Debian as a plain user, then all checks as root
 	test/fresh tester make demo test
@@ -72,6 +75,9 @@ packages: ## two versions of packages, image, archive, SBOMs and checksums, into
 
 before: ## the programs of the version before this one, into bin/before/
 	@test/before bin/before
+
+cluster: ## the programs of Kubernetes and etcd, into the user's cache folder: 10 minutes, once a version
+	GO=$(GO) test/cluster/build
 
 bench: build peers ## measure Berth beside its peers, into docs/BENCHMARKS.md
 	$(GO) run ./test/bench -out docs/BENCHMARKS.md
@@ -128,4 +134,4 @@ clean: ## remove bin/ and dist/
 	rm -rf bin dist
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z ]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z -]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

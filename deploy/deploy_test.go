@@ -41,6 +41,14 @@ func TestConfig(t *testing.T) {
 	bare, err := config.Load(dir, config.Flags{Pools: []string{"default=10.88.0.0/16,fd00:88::/64"}})
 	nettest.Must(t, err)
 	shown.Masquerade.ExcludedCIDRs = nil // an empty list means the same as none
+	inCluster := filepath.Join(string(dir), "cluster.yaml")
+	nettest.Must(t, os.WriteFile(inCluster, []byte("kubernetes: {node: node-1}\n"), 0o644))
+	cluster, err := config.Load(dir, config.Flags{File: inCluster})
+	nettest.Must(t, err)
+	if !shown.Kubernetes.Is(cluster.Kubernetes) {
+		t.Errorf("berthd.yaml shows %+v, and the defaults in a cluster are %+v", shown.Kubernetes, cluster.Kubernetes)
+	}
+	shown.Kubernetes = nil // by default a node belongs to none
 	if !reflect.DeepEqual(shown, bare) {
 		t.Errorf("berthd.yaml shows %+v, and the defaults are %+v", shown, bare)
 	}

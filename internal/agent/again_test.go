@@ -165,7 +165,7 @@ func TestRepeatedAddNamesTheNamespacesID(t *testing.T) {
 // broken.
 func TestRepeatedAddIsOvertakenAtItsLastStep(t *testing.T) {
 	r := start(t)
-	routed, _ := modes.List(r.core, r.node, r.ground, r.traffic, r.ports)
+	routed, _ := modes.List(r.core, r.node, r.ground, r.traffic)
 	m := &lateDeletion{Finder: routed}
 	r.Agent.Verbs = verbs.New(&r.core.Core, r.index, r.drain, r.ground, mode.Modes{m}, r.node.OpenNetns)
 	pod := nettest.Pod(t)

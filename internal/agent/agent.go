@@ -9,13 +9,13 @@ import (
 
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/attachment/verbs"
+	"github.com/berth-net/berth/internal/cluster"
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/drain"
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/mend"
 	"github.com/berth-net/berth/internal/node"
-	"github.com/berth-net/berth/internal/ports"
 	"github.com/berth-net/berth/internal/rebuild"
 	"github.com/berth-net/berth/internal/routes"
 	"github.com/berth-net/berth/internal/traffic"
@@ -37,10 +37,10 @@ type Agent struct {
 	core    *daemon.Daemon // the agent's place and epoch, its ledger and its engine
 	node    *node.Node
 	index   *attachment.Index
-	ground  *ground.Ground // what the agent itself holds for all pods
-	drain   *drain.Drain   // deletions that no agent heard of
-	mend    *mend.Mend     // mends what others change
-	ports   *ports.Ports
+	ground  *ground.Ground   // what the agent itself holds for all pods
+	drain   *drain.Drain     // deletions that no agent heard of
+	mend    *mend.Mend       // mends what others change
+	cluster *cluster.Cluster // the cluster that the node belongs to, and the ways to its other nodes
 	traffic *traffic.Traffic // what pods' traffic leaves in connection tracking
 	rebuild *rebuild.Rebuild // refuses a ledger that lacks pods, or makes one anew
 }

@@ -263,7 +263,7 @@ func TestHangingTableKeepsNoAdoption(t *testing.T) {
 	heal := make(chan struct{})
 	defer close(heal)
 	r.node.Ports = &hangingPorts{r.node.Ports, heal}
-	finder, _ := modes.List(r.core, r.node, r.ground, r.traffic, r.ports)
+	finder, _ := modes.List(r.core, r.node, r.ground, r.traffic)
 	adopted := make(chan hold.Owner, 1)
 	go func() { adopted <- finder.Adopt(hold.NewID(), attachment.Record{}, nil, nil) }()
 	select {

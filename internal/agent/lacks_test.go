@@ -87,7 +87,7 @@ func TestHostPortsThatCannotBe(t *testing.T) {
 	wantError(t, err, 7, "hostIP is ::; pool default")
 	poor := &poorTable{Table: r.node.Table, lacks: nft.HostPorts}
 	r.node.Table = poor
-	_, all := modes.List(r.core, r.node, r.ground, r.traffic, r.ports)
+	_, all := modes.List(r.core, r.node, r.ground, r.traffic)
 	r.Agent.Verbs = verbs.New(&r.core.Core, r.index, r.drain, r.ground, all, r.node.OpenNetns)
 	_, err = r.tryAdd(ask(""))
 	wantError(t, err, 7, "nft_nat")

@@ -99,7 +99,7 @@ func TestReloadTakesTheDefaultPoolFromAnADD(t *testing.T) {
 	} {
 		t.Run(step.what, func(t *testing.T) {
 			r := start(t)
-			routed, _ := modes.List(r.core, r.node, r.ground, r.traffic, r.ports)
+			routed, _ := modes.List(r.core, r.node, r.ground, r.traffic)
 			reloads := 0
 			m := beforePlan{routed, func() {
 				if reloads++; reloads > step.reloads {

@@ -61,6 +61,7 @@ func (a *Agent) life(c *config.Config, reload <-chan config.Reading) daemon.Life
 			a.traffic.KeepMapped,
 			a.traffic.KeepTrimmed,
 			a.mend.Keep,
+			a.cluster.Peers.Keep,
 		},
 		// Deletions that a plugin queued after the restore's drain are waiting already. A deletion
 		// that a plugin queues while the agent stops may be about a pod whose ADD is under way.
@@ -70,6 +71,7 @@ func (a *Agent) life(c *config.Config, reload <-chan config.Reading) daemon.Life
 			a.drain.KeepRoom,
 			a.ground.SayOverlaps,
 			func(ctx context.Context) { a.ground.KeepConfigured(ctx, reload, intervals) },
+			a.cluster.Follow,
 		},
 		Sweep: a.Sweep, Interval: c.SweepInterval, Intervals: intervals,
 	}

@@ -7,13 +7,13 @@ import (
 
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/attachment/verbs"
+	"github.com/berth-net/berth/internal/cluster"
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/drain"
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/mend"
 	"github.com/berth-net/berth/internal/mode/modes"
 	"github.com/berth-net/berth/internal/node"
-	"github.com/berth-net/berth/internal/ports"
 	"github.com/berth-net/berth/internal/rebuild"
 	"github.com/berth-net/berth/internal/traffic"
 	"github.com/berth-net/berth/internal/views"
@@ -74,18 +74,16 @@ func (a *Agent) furnish(o Options) (err error) {
 		return err
 	}
 	a.index = attachment.NewIndex()
-	a.ports = ports.New(d, a.index, a.ground, n)
-	a.traffic = traffic.New(d, n, a.ground, a.index, a.ports)
-	a.ports.Astray = a.traffic.Astray
+	a.traffic = traffic.New(d, n, a.ground, a.index)
 	err = n.Mark(d.Instance, node.Hooks{
 		Lacks: a.ground.SayLacks, Differs: func() { a.ground.CutAnew(); a.traffic.Missed() }, Exposed: a.traffic.Exposed, Mapped: a.traffic.Mapped, Since: a.index.Since(d.Epoch),
-		Kept: a.ports.Kept, Astray: a.traffic.Astray, Left: a.ports.ClearLeft, Going: drain.Later(&a.drain), Forwards: a.ground.Forwards,
+		Kept: a.traffic.Ports.Kept, Astray: a.traffic.Astray, Left: a.traffic.Ports.ClearLeft, Going: drain.Later(&a.drain), Forwards: a.ground.Forwards,
 		Unpoliced: a.ground.SayUnpoliced, Unhelped: a.ground.SayUnhelped,
 	})
 	if err != nil {
 		return err
 	}
-	finder, all := modes.List(a.core, n, a.ground, a.traffic, a.ports)
+	finder, all := modes.List(a.core, n, a.ground, a.traffic)
 	a.index.Describe(all.Interface)
 	// The agent watches the queue before it reads the queue, so that it misses no
 	// deletion.
@@ -98,11 +96,17 @@ func (a *Agent) furnish(o Options) (err error) {
 	})
 	a.rebuild = rebuild.New(a.core, n, a.drain, a.ground, finder, a.core.LedgerOptions(n.Kinds(), daemon.Views{
 		Rest:   a.ground.Rest,
-		Follow: daemon.Follow(a.drain.Follow, a.index.Follow(a.unreadable), a.ground.Follow, a.ports.Follow),
+		Follow: daemon.Follow(a.drain.Follow, a.index.Follow(a.unreadable), a.ground.Follow, a.traffic.Ports.Follow),
 	}))
 	a.Verbs = verbs.New(d, a.index, a.drain, a.ground, all, n.OpenNetns)
 	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all)
-	a.ground.Hooks = ground.Hooks{Exposed: a.traffic.Exposed, Rests: a.traffic.Rests, Left: a.ports.ClearLeft, Tell: a.Tell}
+	if a.cluster, err = cluster.New(d, n, a.ground, o.Config.Kubernetes, o.Version); err != nil {
+		return err
+	}
+	a.ground.Hooks = ground.Hooks{
+		Exposed: a.traffic.Exposed, Rests: a.traffic.Rests, Left: a.traffic.Ports.ClearLeft, Tell: a.Tell,
+		Reached: a.cluster.Peers.Reached, Tunnel: a.cluster.Peers.Tunnel, Overhead: a.cluster.Peers.Overhead,
+	}
 	return nil
 }
 
@@ -123,7 +127,7 @@ func (a *Agent) openLedger() error {
 		return err
 	}
 	a.ground.Restore()
-	a.ports.Restore(a.core.Ledger.Owners())
+	a.traffic.Ports.Restore(a.core.Ledger.Owners())
 	if err := a.ground.SetTable(); err != nil { // before the engine verifies the table
 		return err
 	}
@@ -151,7 +155,7 @@ func (a *Agent) stays(former string) string {
 
 // clearLeft removes the host ports that a lost agent's table maps to pods that are gone.
 func (a *Agent) clearLeft() {
-	if err := a.ports.ClearLeft(); err != nil {
+	if err := a.traffic.Ports.ClearLeft(); err != nil {
 		a.core.Log.Error("could not remove the host ports that another agent has left; the sweep tries again", "err", err)
 	}
 }

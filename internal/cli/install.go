@@ -35,6 +35,7 @@ type installFlags struct {
 	from       string
 	pluginOnly bool
 	overwrite  bool
+	keep       bool
 }
 
 func (a *app) installCommand() *cobra.Command {
@@ -57,6 +58,10 @@ the former one as FILE.bak. Values that an earlier install got by --pool, --mtu,
 replace the configuration of another --root while pods are attached with that
 root.
 
+With --keep it does not end: it waits until the agent is ready for pods, puts all
+of this in place, and puts back what somebody takes away, until it is told to end.
+It leaves all in place then. That is for a container beside the agent's.
+
 "berth uninstall" undoes all of that.`,
 		Example: `  berth install --dry-run                                   # what it would do
   berth install
@@ -70,11 +75,18 @@ root.
 			if err := f.check(); err != nil {
 				return err
 			}
+			if f.keep {
+				return a.keepInstalled(c.Context(), f)
+			}
 			do := func() error {
 				if f.pluginOnly {
 					return a.upgrade(f)
 				}
-				return a.install(c.Context(), f)
+				v, err := a.install(c.Context(), f)
+				if err != nil {
+					return err
+				}
+				return a.print(v, func() { a.showInstall(v, f.dryRun) })
 			}
 			if f.dryRun {
 				return do() // the lock of alone would make a folder
@@ -87,6 +99,9 @@ root.
 	fl := c.Flags()
 	fl.StringVar(&f.from, "from", "", "folder that has berth-cni (default: the folder of this program)")
 	fl.BoolVar(&f.pluginOnly, "plugin-only", false, "replace the plugin where it is in place, and leave the configuration as it is")
+	fl.BoolVar(&f.keep, "keep", false, "wait until the agent is ready for pods, install, and put back what somebody takes away, until told to end")
+	c.MarkFlagsMutuallyExclusive("keep", "dry-run")
+	c.MarkFlagsMutuallyExclusive("keep", "plugin-only")
 	fl.BoolVar(&f.overwrite, "overwrite", false, "replace a configuration that somebody has edited, and keep a copy of it")
 	return c
 }
@@ -100,45 +115,45 @@ type installView struct {
 
 // install puts the plugin in place, and then the configuration that makes the runtimes use it. It
 // checks whatever it can before it writes the first file.
-func (a *app) install(ctx context.Context, f installFlags) error {
+func (a *app) install(ctx context.Context, f installFlags) (v installView, err error) {
 	program, rec, err := f.begin(a)
 	if err != nil {
-		return err
+		return v, err
 	}
 	to, warnings, err := f.targets()
 	if err != nil {
-		return err
+		return v, err
 	}
 	conf := rec.options(to, f)
 	if err := a.chained(conf, to, f.force); err != nil {
-		return err
+		return v, err
 	}
 	text, err := a.conflist(f.name, conf)
 	if err != nil {
-		return err
+		return v, err
 	}
 	known, err := a.known(ctx, conf.Pool, f.given(flagPool) && !f.force)
 	if err != nil {
-		return err
+		return v, err
 	}
 	for _, path := range to.confPaths(f.name) {
 		if err := a.stays(ctx, path, f.force); err != nil {
-			return err
+			return v, err
 		}
 	}
 	rec.looks(to)
-	v := installView{Runtimes: to.views(), Files: []fileView{}, Warnings: append(known, warnings...)}
+	v = installView{Runtimes: to.views(), Files: []fileView{}, Warnings: append(known, warnings...)}
 	for _, dir := range to.binDirs() {
 		done, err := rec.placeProgram(filepath.Join(dir, plugin), sortPlugin, program)
 		if err != nil {
-			return err
+			return v, err
 		}
 		v.Files = append(v.Files, done)
 	}
 	for _, r := range to {
 		done, err := rec.placeLoopback(r, program)
 		if err != nil {
-			return err
+			return v, err
 		}
 		if done.File != "" && !slices.ContainsFunc(v.Files, func(f fileView) bool { return f.File == done.File }) {
 			v.Files = append(v.Files, done)
@@ -147,18 +162,18 @@ func (a *app) install(ctx context.Context, f installFlags) error {
 	for _, path := range to.confPaths(f.name) {
 		done, err := rec.placeConf(path, text, conf, f.overwrite)
 		if err != nil {
-			return err
+			return v, err
 		}
 		v.Files = append(v.Files, done)
 	}
 	if err := rec.placeAgain(v.Files, program); err != nil {
-		return err
+		return v, err
 	}
 	v.Warnings = append(v.Warnings, f.strangers(to)...)
 	for _, r := range to {
 		v.Warnings = append(v.Warnings, rivals(r.Runtime, f.confPath(r.conf), f.name)...)
 	}
-	return a.print(v, func() { a.showInstall(v, f.dryRun) })
+	return v, nil
 }
 
 // known asks the agent for its pools, and warns if no agent answers. known also warns if the agent or,

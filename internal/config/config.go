@@ -35,6 +35,39 @@ type Config struct {
 	Forwarding    bool           // turn on the node's forwarding of the families that pools have
 	History       History        // what is kept of attachments that are gone
 	FullNotReady  bool           // STATUS fails (50) while the pool has no free address
+	Kubernetes    *Kubernetes    // the cluster that the node belongs to; nil: none
+}
+
+// NodePool is the pool of the addresses that the cluster has given to the node (Config.Kubernetes). No file and no
+// flag names such a pool.
+const NodePool = "node"
+
+// Kubernetes says which node of which cluster the agent is on. The cluster's API server tells the addresses of
+// the node's pods, and where the pods of other nodes are.
+type Kubernetes struct {
+	Node       string `json:"node"`       // name of the Node object; by default what NodeVariable says
+	Kubeconfig string `json:"kubeconfig"` // file; "": the pod's own service account
+	Routing    string `json:"routing"`    // how packets get to other nodes' pods: RoutingAuto, RoutingNative or RoutingVXLAN
+	VXLAN      VXLAN  `json:"vxlan"`
+}
+
+// Is reports whether k and o say the same.
+func (k *Kubernetes) Is(o *Kubernetes) bool { return k == o || k != nil && o != nil && *k == *o }
+
+// NodeVariable is the environment variable that names the Node object, unless the file does.
+const NodeVariable = "NODE_NAME"
+
+// How packets get to other nodes' pods.
+const (
+	RoutingNative = "native" // by the node's address, which must be on a link of this node
+	RoutingVXLAN  = "vxlan"  // through a tunnel
+	RoutingAuto   = "auto"   // natively to nodes on a link of this node, and to others through the tunnel
+)
+
+// VXLAN says by what the nodes' tunnel (RFC 7348) is known. It must be the same on all nodes of the cluster.
+type VXLAN struct {
+	VNI  int `json:"vni"`  // 1 to 16,777,215
+	Port int `json:"port"` // UDP
 }
 
 // Masquerade says whether pods' traffic leaves the node under the node's own address.
@@ -107,7 +140,7 @@ func Load(dir root.Dir, flags Flags) (*Config, error) {
 		return nil, err
 	}
 	switch {
-	case len(c.Pools) > 0, flags.Remove:
+	case len(c.Pools) > 0, flags.Remove, c.Kubernetes != nil:
 	case absent:
 		return nil, fmt.Errorf("no pool: %s does not exist: name a pool there, or with --pool NAME=CIDR", path)
 	default:
@@ -147,6 +180,9 @@ func (c *Config) override(flags Flags, cooldown time.Duration) error {
 	c.Pools = append(pools, slices.DeleteFunc(c.Pools, func(p ipam.PoolConfig) bool {
 		return slices.ContainsFunc(pools, func(f ipam.PoolConfig) bool { return f.Name == p.Name })
 	})...)
+	if c.Kubernetes != nil && slices.ContainsFunc(c.Pools, func(p ipam.PoolConfig) bool { return p.Name == NodePool }) {
+		return fmt.Errorf("pool %s: with kubernetes, that is the pool of the addresses that the cluster gives to the node", NodePool)
+	}
 	if flags.Metrics != "" {
 		var err error
 		if c.Metrics, err = parseMetrics(flags.Metrics); err != nil {
@@ -154,4 +190,15 @@ func (c *Config) override(flags Flags, cooldown time.Duration) error {
 		}
 	}
 	return nil
+}
+
+// WithNodePool returns the configuration with the CIDRs that the cluster has given to the node: the pool
+// NodePool, which comes first, so that pods get addresses of it by default. Without CIDRs there is no such pool.
+func (c *Config) WithNodePool(cidrs []netip.Prefix) *Config {
+	if c.Kubernetes == nil || len(cidrs) == 0 {
+		return c
+	}
+	with := *c
+	with.Pools = append([]ipam.PoolConfig{{Name: NodePool, CIDRs: cidrs, Cooldown: c.Cooldown}}, c.Pools...)
+	return &with
 }

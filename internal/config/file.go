@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
 	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // DefaultCooldown is longer than kernels keep fragments: 60 s (net.ipv6.ip6frag_time).
@@ -65,6 +67,23 @@ type file struct {
 	Forwarding    said[bool]
 	History       fileHistory
 	FullNotReady  said[bool]
+	Kubernetes    said[fileKubernetes]
+}
+
+type fileKubernetes struct {
+	Node       said[string]
+	Kubeconfig said[string]
+	Routing    said[string]
+	VXLAN      fileVXLAN
+}
+
+type fileVXLAN struct {
+	VNI  said[int]
+	Port said[int]
+}
+
+func (f *fileVXLAN) take(r *reader, n *yaml.Node) {
+	r.keys(n, "{vni: 98}", map[string]take{"vni": scalar(&f.VNI), "port": scalar(&f.Port)})
 }
 
 type filePool struct {
@@ -111,7 +130,21 @@ func (f *file) take(r *reader, n *yaml.Node) {
 		"forwarding":    scalar(&f.Forwarding),
 		"history":       f.History.take,
 		"fullNotReady":  scalar(&f.FullNotReady),
+		"kubernetes":    takeKubernetes(&f.Kubernetes),
 	})
+}
+
+func takeKubernetes(s *said[fileKubernetes]) take {
+	return func(r *reader, n *yaml.Node) {
+		k := new(fileKubernetes)
+		r.keys(n, "{node: node-1}", map[string]take{
+			"node":       scalar(&k.Node),
+			"kubeconfig": scalar(&k.Kubeconfig),
+			"routing":    scalar(&k.Routing),
+			"vxlan":      k.VXLAN.take,
+		})
+		*s = said[fileKubernetes]{k, n.Line}
+	}
 }
 
 func takePool(s *said[filePool]) take {
@@ -221,6 +254,11 @@ func parse(text []byte) (*Config, time.Duration, error) {
 		return nil, 0, f.Concurrency.wrong(fmt.Errorf("concurrency: %d is not within 1 to %d", n, maxConcurrency))
 	}
 	c.Concurrency = max(c.Concurrency, leastConcurrency)
+	if k := f.Kubernetes; k.value != nil {
+		if c.Kubernetes, err = k.value.check(); err != nil {
+			return nil, 0, err
+		}
+	}
 	if n := c.Connections; n != 0 && (n < minConnections || n > maxConnections) {
 		return nil, 0, f.Connections.wrong(fmt.Errorf("connections: %d is neither 0 nor within %d to %d", n, minConnections, maxConnections))
 	}
@@ -289,4 +327,31 @@ func decode(text []byte) (f file, err error) {
 		return file{}, errors.New("has more than one YAML document")
 	}
 	return f, nil
+}
+
+// The VXLAN that nodes have unless the file says otherwise: IANA's port, and Berth's number of routes as the VNI.
+const defaultVNI, defaultPort = stamp.Protocol, 4789
+
+const maxVNI, maxPort = 1<<24 - 1, 1<<16 - 1
+
+func (f *fileKubernetes) check() (*Kubernetes, error) {
+	k := &Kubernetes{
+		Node: f.Node.or(os.Getenv(NodeVariable)), Kubeconfig: f.Kubeconfig.or(""), Routing: f.Routing.or(RoutingAuto),
+		VXLAN: VXLAN{VNI: f.VXLAN.VNI.or(defaultVNI), Port: f.VXLAN.Port.or(defaultPort)},
+	}
+	if err := checkNode(k.Node); err != nil {
+		return nil, f.Node.wrong(fmt.Errorf("kubernetes.node: %w", err))
+	}
+	switch k.Routing {
+	case RoutingAuto, RoutingNative, RoutingVXLAN:
+	default:
+		return nil, f.Routing.wrong(fmt.Errorf("kubernetes.routing: %.40q is none of auto, native and vxlan", k.Routing))
+	}
+	if v := k.VXLAN.VNI; v < 1 || v > maxVNI {
+		return nil, f.VXLAN.VNI.wrong(fmt.Errorf("kubernetes.vxlan.vni: %d is not within 1 to %d", v, maxVNI))
+	}
+	if p := k.VXLAN.Port; p < 1 || p > maxPort {
+		return nil, f.VXLAN.Port.wrong(fmt.Errorf("kubernetes.vxlan.port: %d is not within 1 to %d", p, maxPort))
+	}
+	return k, nil
 }

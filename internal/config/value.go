@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -150,6 +151,17 @@ func parseEndpoint(s string) (string, error) {
 		u.Path = "/v1/traces"
 	}
 	return u.String(), nil
+}
+
+// nodeName is a DNS subdomain (RFC 1123), as Kubernetes wants the name of a Node.
+var nodeName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+
+// checkNode checks the name of a Node object.
+func checkNode(name string) error {
+	if len(name) > 253 || !nodeName.MatchString(name) {
+		return fmt.Errorf("%.80q is no name of a Node: want the node's name in the cluster, such as node-1, here or in $%s", name, NodeVariable)
+	}
+	return nil
 }
 
 // checkMTU checks the MTU against what the pools' address families need.

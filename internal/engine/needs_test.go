@@ -1,7 +1,9 @@
 package engine_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -138,4 +140,32 @@ func TestJoinedDeparture(t *testing.T) {
 		must(t, n.Wait(t.Context(), block.ID))
 		wantResidue(t, n, empty)
 	})
+}
+
+// Somebody takes away a device and what many owners have on the device. The device is there again before the engine takes the
+// rest again, although its kind comes last.
+func TestMendsInOrderOfNeeds(t *testing.T) {
+	n := newNode(t)
+	device := owner("", "device", "proc")
+	all := []hold.Owner{device}
+	for i := range 20 { // more than the engine mends at once
+		all = append(all, onto(owner("", fmt.Sprint("user", i), "wire"), device))
+	}
+	for _, o := range all {
+		take(t, n, o)
+	}
+	n.world.set(func() { clear(n.world.things); clear(n.world.users); clear(n.world.taken) })
+	n.world.before = on("acquire", func(_ context.Context, h hold.Hold) error {
+		if h.Owner != device.ID && !n.world.has(device.Holds[0]) {
+			return errors.New("no such device")
+		}
+		return nil
+	})
+	_, err := n.Sweep(t.Context())
+	must(t, err)
+	for _, o := range all {
+		if !n.world.has(o.Holds[0]) {
+			t.Errorf("%s is not there", o.Holds[0].Spec)
+		}
+	}
 }

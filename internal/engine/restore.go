@@ -143,26 +143,27 @@ func (e *Engine) Verify(ctx context.Context, o hold.Owner) error {
 // mendsAtOnce is how many owners one Mend mends at once.
 const mendsAtOnce = 8
 
-// Mend acquires the missing holds again. Each owner has Options.Mending for that, so that no
-// owner delays another one for longer. Owners for which Mend can never succeed, because
-// their home is gone, are released, all in one commit.
+// Mend acquires the missing holds again: an owner's after those of the owners that it needs. Each owner has
+// Options.Mending for that, so that no owner delays another one for longer. Owners for which Mend can never succeed,
+// because their home is gone, are released, all in one commit.
 func (e *Engine) Mend(ctx context.Context, missing Missing) error {
-	var order []hold.ID
-	of := map[hold.ID]Missing{}
-	for _, d := range missing {
-		id := d.owner.ID
-		if of[id] == nil {
-			order = append(order, id)
-		}
-		of[id] = append(of[id], d)
-	}
+	order, of := missing.byOwner()
 	errs := make([]error, len(order))
+	ended := map[hold.ID]chan struct{}{}
+	for _, id := range order {
+		ended[id] = make(chan struct{})
+	}
 	var all sync.WaitGroup
 	places := make(chan struct{}, mendsAtOnce)
 	for i, id := range order {
 		places <- struct{}{}
 		all.Go(func() {
-			defer func() { <-places }()
+			defer func() { close(ended[id]); <-places }()
+			for _, need := range of[id][0].owner.Needs {
+				if done := ended[need]; done != nil { // need comes before id in the order, and so has a place, or had one
+					<-done
+				}
+			}
 			errs[i] = e.mendOne(ctx, of[id])
 		})
 	}
@@ -177,6 +178,30 @@ func (e *Engine) Mend(ctx context.Context, missing Missing) error {
 		errs = append(errs, e.Release(AskedBy(ctx, AskerHome), homeless))
 	}
 	return errors.Join(errs...)
+}
+
+// byOwner returns what each owner misses, and the owners in an order in which each comes behind the owners that it needs.
+func (m Missing) byOwner() (order []hold.ID, of map[hold.ID]Missing) {
+	of = map[hold.ID]Missing{}
+	for _, d := range m {
+		of[d.owner.ID] = append(of[d.owner.ID], d)
+	}
+	placed := map[hold.ID]bool{}
+	var place func(id hold.ID)
+	place = func(id hold.ID) {
+		if of[id] == nil || placed[id] {
+			return
+		}
+		placed[id] = true
+		for _, need := range of[id][0].owner.Needs {
+			place(need)
+		}
+		order = append(order, id)
+	}
+	for _, d := range m {
+		place(d.owner.ID)
+	}
+	return order, of
 }
 
 // mendOne acquires again what one owner lacks. It returns within Options.Mending, also if a

@@ -105,6 +105,17 @@ func (g *Ground) holdStands(ctx context.Context) {
 	}
 }
 
+// Prefixes returns the CIDRs of all pools, and the CIDRs that drain.
+func (g *Ground) Prefixes() []netip.Prefix {
+	all := prefixes(g.config.Load().Pools)
+	for _, h := range g.heldCIDRs() {
+		if !slices.Contains(all, h.cidr) {
+			all = append(all, h.cidr)
+		}
+	}
+	return all
+}
+
 func prefixes(pools []ipam.PoolConfig) []netip.Prefix {
 	var ps []netip.Prefix
 	for _, p := range pools {
@@ -125,7 +136,7 @@ func (g *Ground) Former(ctx context.Context) ([]hold.Owner, error) {
 	var owners []hold.Owner
 	for _, h := range found {
 		if spec, ok := h.Spec.(*poolroute.Spec); ok && !spec.Local && !slices.Contains(configured, spec.CIDR) {
-			owners = append(owners, nodeOwner(nodeRecord{Sort: poolSort, Pool: "former"}, CIDRName(spec.CIDR), spec))
+			owners = append(owners, nodeOwner(nodeRecord{Sort: poolSort, Pool: former}, CIDRName(spec.CIDR), spec))
 		}
 	}
 	return owners, nil

@@ -5,6 +5,7 @@
 package ground
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,9 @@ type Ground struct {
 	node  *node.Node
 	Hooks Hooks // must be set before the ledger is opened
 
-	config    atomic.Pointer[config.Config]
+	config    atomic.Pointer[config.Config]    // the file's, and the node's pool
+	file      atomic.Pointer[config.Config]    // the file's alone
+	given     atomic.Pointer[[]netip.Prefix]   // what the cluster has given to the node's pods; nil: nothing that the agent knows of
 	setting   sync.RWMutex                     // a reader that holds it sees Pools and config agree
 	began     *config.Config                   // the configuration that the agent was started with
 	rules     atomic.Pointer[nft.Ruleset]      // what the table was last told to contain; nil: nothing yet
@@ -58,6 +61,13 @@ type Hooks struct {
 	Exposed func()
 	// Rests is told that an address has begun to rest.
 	Rests func()
+	// Reached returns the CIDRs and addresses of the cluster's other nodes, to which pods' traffic keeps the pods'
+	// addresses.
+	Reached func() []netip.Prefix
+	// Tunnel returns the UDP port of the tunnel to other nodes, and from where these send there; 0: there is no tunnel.
+	Tunnel func() (port uint16, from []netip.Prefix)
+	// Overhead returns how many bytes of each packet to other nodes' pods the tunnel takes.
+	Overhead func() int
 	// Left removes host ports that lost agents' tables map to addresses of the pools (ports.ClearLeft).
 	Left func() error
 	// Tell is told of an event about an owner; typ is the API's type of the event.
@@ -70,8 +80,13 @@ func New(d *daemon.Core, n *node.Node, c *config.Config) (*Ground, error) {
 	g := &Ground{
 		Core: d, Pools: pools, node: n, began: c,
 		doubted: make(chan struct{}, 1), lacks: make(chan struct{}, 1), forwarded: map[string]bool{}, turn: turn.OneAside(),
+		Hooks: Hooks{ // for a ground without an agent
+			Exposed: func() {}, Rests: func() {}, Left: func() error { return nil }, Tell: func(string, hold.Owner, string, error) {},
+			Reached: func() []netip.Prefix { return nil }, Tunnel: func() (uint16, []netip.Prefix) { return 0, nil }, Overhead: func() int { return 0 },
+		},
 	}
 	g.config.Store(c)
+	g.file.Store(c)
 	return g, err
 }
 
@@ -309,16 +324,16 @@ func (g *Ground) Keep(ctx context.Context) {
 }
 
 // MTU returns the MTU, in bytes, of pods whose configuration names none: the MTU in the
-// agent's configuration or, if there is none, the uplinks' or, without an uplink,
-// Ethernet's.
+// agent's configuration or, if there is none, the uplinks', less what the tunnel to other nodes takes.
 func (g *Ground) MTU() int {
-	for _, mtu := range []int{g.Config().MTU, g.uplinkMTU} {
-		if mtu > 0 {
-			return mtu
-		}
+	if mtu := g.Config().MTU; mtu > 0 {
+		return mtu
 	}
-	return 1500
+	return g.UplinkMTU() - g.Hooks.Overhead()
 }
+
+// UplinkMTU returns the MTU, in bytes, of the node's uplinks or, without an uplink, Ethernet's.
+func (g *Ground) UplinkMTU() int { return cmp.Or(g.uplinkMTU, 1500) }
 
 // Pool returns the name of the pool that a network's configuration names; "" names the
 // default pool. It fails if the agent has no such pool.
@@ -331,6 +346,9 @@ func (g *Ground) Pool(name string) (string, error) {
 		if names[i] = p.Name; p.Name == name || name == "" {
 			return p.Name, nil
 		}
+	}
+	if len(names) == 0 {
+		return "", cni.Errorf(cni.CodeTryAgain, "no pool yet", "the cluster has given this node no addresses for its pods yet")
 	}
 	return "", cni.Errorf(cni.CodeConfig, "unknown pool", "the agent has no pool %q; its pools are %s", name, strings.Join(names, ", "))
 }

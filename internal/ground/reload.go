@@ -37,7 +37,7 @@ func (g *Ground) KeepConfigured(ctx context.Context, reload <-chan config.Readin
 // whether c is in force.
 func (g *Ground) Settle(ctx context.Context, c *config.Config) bool {
 	err := g.Reload(ctx, c)
-	inForce := g.config.Load() == c
+	inForce := g.file.Load() == c
 	if !inForce {
 		g.refuse(err)
 		return false
@@ -82,6 +82,7 @@ func (g *Ground) waiting(c *config.Config) []string {
 		"metrics":     c.Metrics != g.began.Metrics,
 		"tracing":     c.Tracing != g.began.Tracing,
 		"logLevel":    c.LogLevel != g.began.LogLevel,
+		"kubernetes":  !c.Kubernetes.Is(g.began.Kubernetes),
 	} {
 		if changed {
 			keys = append(keys, key)
@@ -102,6 +103,12 @@ func (g *Ground) Reload(ctx context.Context, c *config.Config) error {
 		return err
 	}
 	defer done()
+	return g.reload(ctx, c, g.Given())
+}
+
+// reload is Reload with what the cluster has given to the node. The caller has g.turn.
+func (g *Ground) reload(ctx context.Context, file *config.Config, given []netip.Prefix) error {
+	c := file.WithNodePool(given)
 	for _, h := range g.heldCIDRs() {
 		for _, p := range prefixes(c.Pools) {
 			if p != h.cidr && p.Overlaps(h.cidr) {
@@ -115,6 +122,8 @@ func (g *Ground) Reload(ctx context.Context, c *config.Config) error {
 	if err := g.set(c); err != nil {
 		return err
 	}
+	g.file.Store(file)
+	g.given.Store(&given)
 	g.SayOverlaps(ctx)
 	left := g.Hooks.Left() // before an ADD can get an address of a new pool, which has to wait for Hold
 	return errors.Join(left, g.keepTable(ctx), g.Hold(ctx), g.giveBack(ctx))

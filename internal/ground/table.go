@@ -60,13 +60,9 @@ func outside(pools, blocked []netip.Prefix) []netip.Prefix {
 // (Reload) as long as a wanted owner in the ledger has the CIDR.
 func (g *Ground) Ruleset() nft.Ruleset {
 	c := g.config.Load()
-	pools := prefixes(c.Pools)
-	for _, h := range g.heldCIDRs() {
-		if !slices.Contains(pools, h.cidr) {
-			pools = append(pools, h.cidr)
-		}
-	}
+	pools := g.Prefixes()
 	low, high := g.node.Groups.Dying()
+	tunnel, tunnels := g.Hooks.Tunnel()
 	return nft.Ruleset{
 		Instance:    g.Instance,
 		CutLow:      low,
@@ -77,9 +73,11 @@ func (g *Ground) Ruleset() nft.Ruleset {
 		HostPorts:   true,
 		Masquerade:  c.Masquerade.Enabled,
 		Pools:       pools,
-		Excluded:    c.Masquerade.ExcludedCIDRs,
+		Excluded:    slices.Concat(c.Masquerade.ExcludedCIDRs, g.Hooks.Reached()),
 		FirstPort:   c.Masquerade.Ports.First,
 		LastPort:    c.Masquerade.Ports.Last,
+		TunnelPort:  tunnel,
+		Tunnels:     tunnels,
 	}
 }
 
@@ -88,6 +86,19 @@ func (g *Ground) Ruleset() nft.Ruleset {
 func (g *Ground) MasqueradePorts() (first, last uint16, on bool) {
 	m := g.Config().Masquerade
 	return m.Ports.First, m.Ports.Last, m.Enabled
+}
+
+// Reach brings the table up to date with what Hooks.Reached returns. It waits for its turn: keepTable would fail
+// while somebody else is in it, and Reach would make somebody else fail.
+func (g *Ground) Reach(ctx context.Context) {
+	done, err := g.turn.Take(ctx)
+	if err != nil {
+		return
+	}
+	defer done()
+	if err := g.keepTable(ctx); err != nil {
+		g.Log.Warn("could not bring the nftables table up to date with the cluster's nodes; the sweep tries again", "err", err)
+	}
 }
 
 // SetTable gives the table its ruleset. The agent calls SetTable before the engine verifies the

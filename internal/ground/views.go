@@ -50,6 +50,7 @@ func freed(e ledger.Edit) []hold.Name {
 
 // Restore fills the pools from the ledger.
 func (g *Ground) Restore() {
+	g.regain()
 	first := map[netip.Prefix]time.Duration{}
 	var rinsed []netip.Prefix
 	for _, h := range g.heldCIDRs() { // a CIDR that is out of the config may still be in use

@@ -13,17 +13,21 @@ import (
 	"github.com/berth-net/berth/internal/kinds/flows"
 	"github.com/berth-net/berth/internal/kinds/hostports"
 	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/kinds/noderoute"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 	"github.com/berth-net/berth/internal/kinds/table"
+	"github.com/berth-net/berth/internal/kinds/vxlan"
 	"github.com/berth-net/berth/internal/stamp"
 )
 
 // Doors are the kinds' ways into the kernel, with further functions that the agent needs.
 type Doors struct {
-	Table  Table
-	Routes interface{ Kind() hold.Kind } // of the pools
-	Links  Links
-	Ports  Ports
+	Table      Table
+	Routes     interface{ Kind() hold.Kind } // of the pools
+	NodeRoutes interface{ Kind() hold.Kind } // to other nodes' pods
+	Tunnel     Tunnel                        // to other nodes
+	Links      Links
+	Ports      Ports
 	// Monitor begins to hear of changes by others; nil: this node cannot tell of such changes.
 	Monitor func() (Monitor, error)
 }
@@ -34,10 +38,19 @@ func (d *Doors) List(t Tracked, r flows.Routes) hold.Kinds {
 	return hold.Kinds{
 		d.Table.Kind(),
 		d.Routes.Kind(),
+		d.Tunnel.DeviceKind(), // then what the device has, and then the routes that lead by the device
+		d.Tunnel.PeerKind(),
+		d.NodeRoutes.Kind(),
 		flows.Kind(t, r),
 		d.Links.Kind(),
 		d.Ports.Kind(),
 	}
+}
+
+// Tunnel is the tunnel to other nodes.
+type Tunnel interface {
+	DeviceKind() hold.Kind
+	PeerKind() hold.Kind
 }
 
 // OtherPorts returns the host ports of the node's other agents, by the names of their tables.
@@ -58,10 +71,12 @@ func Open(here *ns.Netns, conn *rtnl.Conn, m Marks, h Hooks) Doors {
 		Barrier: barrier.Intact, Exposed: h.Exposed, Since: h.Since, Going: h.Going, Forwards: h.Forwards, Unpoliced: h.Unpoliced,
 	})
 	return Doors{
-		Table:  barrier,
-		Routes: poolroute.New(poolroute.Options{Conn: conn, Metric: m.Metric}),
-		Links:  links,
-		Ports:  OpenPorts(barrier, m, h),
+		Table:      barrier,
+		Routes:     poolroute.New(poolroute.Options{Conn: conn, Metric: m.Metric}),
+		NodeRoutes: noderoute.New(noderoute.Options{Conn: conn, Metric: m.Metric, Tunnel: stamp.Tunnel(m.Instance)}),
+		Tunnel:     vxlan.New(vxlan.Options{Conn: conn, Instance: m.Instance}),
+		Links:      links,
+		Ports:      OpenPorts(barrier, m, h),
 		Monitor: func() (Monitor, error) {
 			news, err := conn.Monitor(m.Groups, stamp.Links(m.Instance))
 			if err != nil {
@@ -83,7 +98,7 @@ func OpenPorts(maps Maps, m Marks, h Hooks) Ports {
 type Marks struct {
 	Instance string
 	Groups   stamp.Groups // of links
-	Metric   uint32       // of the pools' routes
+	Metric   uint32       // of the routes of pools and to other nodes
 }
 
 // Hooks are the functions that the doors call.

@@ -54,7 +54,7 @@ func furnish() error {
 	if err := os.Mkdir(netnsDir, 0o755); err != nil {
 		return err
 	}
-	if err := freshSysfs(); err != nil && !errors.Is(err, unix.EPERM) {
+	if err := FreshSysfs(); err != nil && !errors.Is(err, unix.EPERM) {
 		return err
 	}
 	return LoopbackUp()
@@ -78,10 +78,10 @@ func clearOfRun() error {
 	return nil
 }
 
-// freshSysfs replaces /sys by a sysfs that shows this network namespace, and keeps what is
-// mounted below /sys (cgroup, bpf). In a user namespace the kernel may refuse the new sysfs (EPERM);
+// FreshSysfs replaces /sys, in this process's mount namespace, by a sysfs that shows this network namespace, and
+// keeps what is mounted below /sys (cgroup, bpf). In a user namespace the kernel may refuse the new sysfs (EPERM);
 // then /sys stays as it is.
-func freshSysfs() error {
+func FreshSysfs() error {
 	const at = "/run/nettest-sys"
 	if err := os.Mkdir(at, 0o755); err != nil {
 		return err

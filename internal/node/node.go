@@ -61,6 +61,7 @@ type Conn interface {
 	UplinkMTU() (int, error)
 	Uses() ([]rtnl.Use, error)
 	Reached([]netip.Addr) []netip.Addr
+	Hops([]netip.Addr) []rtnl.Hop
 	Names(indices ...int) ([]string, error)
 	Close() error
 }

@@ -91,8 +91,10 @@ func overlapping(cidr netip.Prefix, uses []rtnl.Use, n Node, agents Agents) (fou
 			}
 		}
 		agent := u.Agent
-		if instance, ok := stamp.OfLink(names[0]); ok {
-			agent = instance
+		for _, of := range []func(string) (string, bool){stamp.OfLink, stamp.OfTunnel} {
+			if instance, ok := of(names[0]); ok {
+				agent = instance
+			}
 		}
 		if agent != "" && strings.HasPrefix(agents.Self, agent) {
 			continue

@@ -42,7 +42,7 @@ func (t *Traffic) claimOwn(ctx context.Context, pool string, wanted []netip.Addr
 		}
 		others := t.node.Conn.Reached(c.Addrs())
 		if len(others) == 0 {
-			others = t.ports.Theirs(c.Addrs())
+			others = t.Ports.Theirs(c.Addrs())
 		}
 		if len(others) == 0 {
 			t.unbar(c.Addrs())

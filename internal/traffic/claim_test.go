@@ -24,7 +24,6 @@ import (
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/node"
-	"github.com/berth-net/berth/internal/ports"
 )
 
 // slow is a kernel that remembers traffic of one address, and that forgets it only when it is let.
@@ -112,7 +111,7 @@ func claimingFrom(t *testing.T, c *config.Config, tracked kinds.Tracked, table *
 	n.Table = table
 	g, err := ground.New(d, n, c)
 	nettest.Must(t, err)
-	return New(d, n, g, nil, ports.New(d, nil, g, n)), g
+	return New(d, n, g, nil), g
 }
 
 // claim claims the address.

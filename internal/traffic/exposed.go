@@ -114,13 +114,13 @@ func (t *Traffic) KeepMapped(ctx context.Context) {
 		t.mappings.new, t.mappings.astray, t.mappings.anew = nil, nil, false
 		t.mappings.Unlock()
 		if due.add(mapped); anew {
-			due.add(t.ports.Datagrams())
+			due.add(t.Ports.Datagrams())
 		}
 		if len(due) == 0 && len(astray) == 0 {
 			continue
 		}
 		led := func(protocol string, at, to netip.AddrPort) bool {
-			return astray.led(protocol, at, to) && !t.ports.Leads(protocol, at, to)
+			return astray.led(protocol, at, to) && !t.Ports.Leads(protocol, at, to)
 		}
 		if err := t.node.Tracked.ForgetMapped(due.pod, led); err == nil {
 			clear(due)
@@ -186,11 +186,11 @@ func (t *Traffic) KeepHidden(ctx context.Context) {
 	for await(ctx, t.uncovered, failed) {
 		r := t.ground.Ruleset()
 		if missed = t.missed.take() || missed; missed {
-			_ = t.ports.ClearLeft() // somebody may have brought back a lost agent's table; the sweep tries again
+			_ = t.Ports.ClearLeft() // somebody may have brought back a lost agent's table; the sweep tries again
 		}
 		rules := conntrack.Rules{
 			Pools: r.Pools, Masquerade: r.Masquerade, Excluded: r.Excluded, Blocked: r.Blocked,
-			HostPort: t.ports.Has, Leads: t.ports.Leads, Missed: missed,
+			HostPort: t.Ports.Has, Leads: t.Ports.Leads, Missed: missed,
 		}
 		if err := t.node.Tracked.ForgetExposed(rules); err == nil {
 			if missed {

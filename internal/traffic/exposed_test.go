@@ -89,7 +89,8 @@ func keep(t *testing.T, fails int, loop func(*Traffic, context.Context), test fu
 		n := &node.Node{Tracked: f}
 		g, err := ground.New(d, n, &config.Config{})
 		nettest.Must(t, err)
-		tr := New(d, n, g, nil, ports.New(d, nil, g, alone{}))
+		tr := New(d, n, g, nil)
+		tr.Ports = ports.New(d, nil, g, alone{})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel() // synctest.Test fails if the loop does not end then
 		go loop(tr, ctx)

@@ -20,7 +20,11 @@ func there(tr *Traffic) bool {
 }
 
 // next is the Traffic of an agent that is started after the one of tr was killed.
-func next(tr *Traffic) *Traffic { return New(tr.Core, tr.node, tr.ground, tr.index, tr.ports) }
+func next(tr *Traffic) *Traffic {
+	next := New(tr.Core, tr.node, tr.ground, tr.index)
+	next.Ports = tr.Ports
+	return next
+}
 
 // wantMissed wants passes that were told so.
 func wantMissed(t *testing.T, f *failing, want ...bool) {

@@ -26,7 +26,7 @@ type Traffic struct {
 	ground *ground.Ground
 	node   *node.Node
 	index  *attachment.Index
-	ports  *ports.Ports
+	Ports  *ports.Ports // the host ports of pods
 
 	turn      turn.One                 // a rinsing pass that is under way has it
 	wake      chan struct{}            // has a token once an address has begun to rest
@@ -61,11 +61,12 @@ type rinseErr struct {
 	err   error
 }
 
-// New returns the traffic of a node's attachments.
-func New(d *daemon.Core, n *node.Node, g *ground.Ground, x *attachment.Index, p *ports.Ports) *Traffic {
+// New returns the traffic of a node's attachments, with their host ports.
+func New(d *daemon.Core, n *node.Node, g *ground.Ground, x *attachment.Index) *Traffic {
 	one := func() chan struct{} { return make(chan struct{}, 1) }
-	t := &Traffic{Core: d, ground: g, node: n, index: x, ports: p, wake: one(), uncovered: one(), mapped: one(), unbarred: one()}
+	t := &Traffic{Core: d, ground: g, node: n, index: x, Ports: ports.New(d, x, g, n), wake: one(), uncovered: one(), mapped: one(), unbarred: one()}
 	t.missed.now = t.leftMark()
 	t.astray.noted = map[netip.Addr]bool{}
+	t.Ports.Astray = t.Astray
 	return t
 }

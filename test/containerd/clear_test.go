@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/test/programs"
 )
 
 // adopt makes this process the parent of orphans among its descendants, such
@@ -57,21 +59,7 @@ func (d *daemon) clear(t *testing.T) {
 	}
 	for slices.ContainsFunc(mountsBelow(t, d.dir), func(m string) bool { return unix.Unmount(m, unix.MNT_DETACH) == nil }) {
 	}
-	tops, _ := filepath.Glob("/sys/fs/cgroup/*" + d.cgroup) // one a hierarchy of version 1
-	for _, top := range append(tops, "/sys/fs/cgroup"+d.cgroup) {
-		var groups []string
-		filepath.WalkDir(top, func(path string, e os.DirEntry, err error) error {
-			if err == nil && e.IsDir() {
-				groups = append(groups, path)
-			}
-			return nil
-		})
-		for _, g := range slices.Backward(groups) { // the innermost first
-			if err := os.Remove(g); err != nil {
-				t.Errorf("removing a cgroup: %v", err)
-			}
-		}
-	}
+	programs.RemoveCgroup(t, d.cgroup)
 }
 
 // orphans returns this process's children.

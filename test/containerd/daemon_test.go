@@ -22,6 +22,16 @@ import (
 // folders are. In the test the folder is a tmpfs that nobody else sees.
 const libcniCache = "/var/lib/cni"
 
+// imageName is the one image of these tests: of the pods' sandboxes and of
+// their containers.
+const imageName = "berth.test/busybox:1"
+
+// applets are the commands that containers run.
+var applets = []string{"sh", "ip", "ping", "ping6", "sleep"}
+
+// sleeper is what sandboxes and containers run: a long sleep.
+var sleeper = []string{"/bin/sleep", "86400"}
+
 // daemon is a containerd of a test's own: all that it writes lies below dir,
 // and it lives in the test's namespaces.
 type daemon struct {
@@ -61,7 +71,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
 `))
 
 // startDaemon starts containerd with a network configuration and the CNI
-// plugins of some folders, and the image of writeImage. The test's end ends
+// plugins of some folders, and the image imageName. The test's end ends
 // containerd, and whatever is left of its pods.
 func startDaemon(t *testing.T, conflist string, plugins ...string) *daemon {
 	t.Helper()
@@ -93,7 +103,7 @@ func newDaemon(t *testing.T) *daemon {
 // config is containerd's configuration.
 func (d *daemon) config() string { return filepath.Join(d.dir, "config.toml") }
 
-// serve starts containerd, and gives it the image of writeImage.
+// serve starts containerd, and gives it the image imageName.
 func (d *daemon) serve(t *testing.T) {
 	t.Helper()
 	log, err := os.Create(filepath.Join(d.dir, "containerd.log"))
@@ -112,7 +122,7 @@ func (d *daemon) serve(t *testing.T) {
 		return d.crictlCommand("info").Run() == nil
 	})
 	image := filepath.Join(d.dir, "image.tar")
-	writeImage(t, image)
+	programs.Image{Name: imageName, Command: sleeper, Files: programs.Busybox(t, applets...)}.Write(t, image)
 	load := exec.Command("ctr", "--address", d.dir+"/c.sock", "--namespace", "k8s.io",
 		"images", "import", "--snapshotter", "native", image)
 	if out, err := load.CombinedOutput(); err != nil {

@@ -65,6 +65,11 @@ type Ruleset struct {
 	HostPorts bool
 	Ports     []Port
 
+	// TunnelPort is the UDP port to which other nodes send what their pods send through a tunnel to this node's pods; 0: there
+	// is no tunnel. The node receives there only what comes from Tunnels.
+	TunnelPort uint16
+	Tunnels    []netip.Prefix
+
 	// Each list of CIDRs may mix IPv4 and IPv6, in any order. CIDRs may overlap, and
 	// their host bits are ignored.
 }
@@ -202,6 +207,10 @@ func (r Ruleset) table(lacks Parts) table {
 				masqueradePorts(f, "sctp", unix.IPPROTO_SCTP, first, last), masquerade(f))
 		}
 		t.chains = append(t.chains, out)
+	}
+	if r.TunnelPort != 0 {
+		sets, chain := r.tunnel()
+		t.sets, t.chains = append(t.sets, sets...), append(t.chains, chain)
 	}
 	for _, c := range t.chains {
 		for i := range c.rules {

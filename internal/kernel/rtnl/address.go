@@ -110,3 +110,17 @@ func parseAddress(b []byte) (Address, error) {
 	m := nl.DeserializeIfAddrmsg(b)
 	return Address{netip.PrefixFrom(local, int(m.Prefixlen)), int(m.Index)}, nil
 }
+
+// DelAddress deletes an address. If the link does not have the address the error is kernel.ErrNotFound.
+//
+//	ip addr del PREFIX dev DEV
+func DelAddress(a Address) Request {
+	msg := nl.NewIfAddrmsg(family(a.Prefix.Addr()))
+	msg.Prefixlen = uint8(a.Prefix.Bits())
+	msg.Index = uint32(a.Index)
+	return Request{
+		text: fmt.Sprintf("ip addr del %s dev %d", a.Prefix, a.Index),
+		typ:  unix.RTM_DELADDR,
+		body: body(msg, nl.NewRtAttr(unix.IFA_LOCAL, a.Prefix.Addr().AsSlice())),
+	}
+}

@@ -18,7 +18,7 @@ type Route struct {
 	Dst         netip.Prefix
 	Unreachable bool       // the kernel answers with an ICMP error; the route has neither link nor gateway
 	Local       bool       // the node receives the packets itself; the route has neither link nor gateway
-	Index       int        // of the link that the route leads to
+	Index       int        // of the link that the route leads to; 0: of the link on which the kernel finds the gateway
 	Gateway     netip.Addr // zero: the destination is on the link
 	Metric      uint32     // the route with the lowest metric wins; 0 is the family's default (IPv6: 1,024)
 	Table       uint32     // 0: main
@@ -39,7 +39,7 @@ func (r Route) String() string {
 	if r.Index != 0 && !r.Unreachable && !r.Local {
 		text += fmt.Sprint(" dev ", r.Index)
 	}
-	if r.Gateway.IsValid() {
+	if r.onlink() {
 		text += " onlink"
 	}
 	if r.Metric != 0 {
@@ -51,10 +51,14 @@ func (r Route) String() string {
 	return text + fmt.Sprint(" proto ", stamp.Protocol)
 }
 
+// onlink reports whether the kernel takes the gateway to be on the link, whatever the link's addresses are.
+func (r Route) onlink() bool { return r.Gateway.IsValid() && r.Index != 0 }
+
 // AddRoute adds a route. If there is a route to the same destination with the same metric,
 // wherever it leads, the error is kernel.ErrExists and that route stays. The link must be
-// up. The kernel takes a gateway to be on the link, whatever the link's addresses are
-// (onlink).
+// up. A route with a gateway and without a link takes the link to whose network the gateway belongs; if
+// there is no such link the error is kernel.ErrUnreachable. If a route has both, the kernel takes the gateway
+// to be on the link, whatever the link's addresses are (onlink).
 //
 //	ip route add ...
 func AddRoute(r Route) Request {
@@ -66,8 +70,21 @@ func AddRoute(r Route) Request {
 	}
 }
 
+// ReplaceRoute is AddRoute, but a route to the same destination with the same metric gives way to r, with no
+// moment between the two.
+//
+//	ip route replace ...
+func ReplaceRoute(r Route) Request {
+	return Request{
+		text:  "ip route replace " + r.String(),
+		typ:   unix.RTM_NEWROUTE,
+		flags: unix.NLM_F_CREATE | unix.NLM_F_REPLACE,
+		body:  r.body(r.scope()),
+	}
+}
+
 // DelRoute deletes the route with r's destination, with Berth's protocol number, and with
-// r's link and metric (each 0: any). If there is no such route the error is kernel.ErrNotFound.
+// r's link, metric and gateway (each 0: any). If there is no such route the error is kernel.ErrNotFound.
 //
 //	ip route del ...
 func DelRoute(r Route) Request {
@@ -107,7 +124,9 @@ func (r Route) body(scope uint8) []byte {
 	}
 	parts := []nl.NetlinkRequestData{msg, nl.NewRtAttr(unix.RTA_DST, r.Dst.Addr().AsSlice())}
 	if r.Gateway.IsValid() {
-		msg.Flags |= unix.RTNH_F_ONLINK
+		if r.onlink() {
+			msg.Flags |= unix.RTNH_F_ONLINK
+		}
 		parts = append(parts, nl.NewRtAttr(unix.RTA_GATEWAY, r.Gateway.AsSlice()))
 	}
 	if r.Index != 0 {

@@ -7,17 +7,16 @@ import (
 	"github.com/berth-net/berth/internal/mode"
 	"github.com/berth-net/berth/internal/mode/routed"
 	"github.com/berth-net/berth/internal/node"
-	"github.com/berth-net/berth/internal/ports"
 	"github.com/berth-net/berth/internal/traffic"
 )
 
 // List lists the modes of an agent's attachments. finder is the mode that adopts and finds
 // what no ledger knows; it takes attachments of other modes for its own.
-func List(d *daemon.Daemon, n *node.Node, g *ground.Ground, t *traffic.Traffic, p *ports.Ports) (finder mode.Finder, all mode.Modes) {
+func List(d *daemon.Daemon, n *node.Node, g *ground.Ground, t *traffic.Traffic) (finder mode.Finder, all mode.Modes) {
 	r := routed.New(routed.Options{
 		Instance: n.Instance, Groups: n.Groups, Netns: n.Netns, Boottime: n.Boottime, Warn: d.Log.Warn, Others: d.Others,
 		Conn: n.Conn, Links: n.Links, OwnLinks: n.OwnLinks, Ends: n.Ends,
-		Pools: g, MTU: g.MTU, Claim: t.Claim, Unclaim: t.Unclaim, Unbar: t.Unbar, ClaimPorts: p.Claim, Mapped: n.Ports.Mapped, Lacks: n.Table.Lacks,
+		Pools: g, MTU: g.MTU, Claim: t.Claim, Unclaim: t.Unclaim, Unbar: t.Unbar, ClaimPorts: t.Ports.Claim, Mapped: n.Ports.Mapped, Lacks: n.Table.Lacks,
 	})
 	return r, mode.Modes{r}
 }

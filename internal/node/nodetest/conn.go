@@ -98,6 +98,15 @@ func (c conn) Routes(f rtnl.RouteFilter) ([]rtnl.Route, error) {
 	return all, nil
 }
 
+// Hops says of all other nodes that they are on a link.
+func (c conn) Hops(addrs []netip.Addr) []rtnl.Hop {
+	hops := make([]rtnl.Hop, len(addrs))
+	for i := range hops {
+		hops[i] = rtnl.OnLink
+	}
+	return hops
+}
+
 // Reached returns the addresses that a host route leads to.
 func (c conn) Reached(addrs []netip.Addr) []netip.Addr {
 	c.mu.Lock()

@@ -9,6 +9,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/node"
+	"github.com/berth-net/berth/internal/node/nodetest/ways"
 	"github.com/berth-net/berth/internal/stamp"
 )
 
@@ -48,7 +49,7 @@ func (w *Node) Open(p *fault.Plan, watched func(op string, h hold.Hold)) func() 
 			Equip: func(n *node.Node, h node.Hooks) error {
 				k.kept, k.going = h.Kept, h.Going
 				k.instance, k.groups, k.ruleset = n.Instance, n.Groups, nft.Ruleset{Instance: n.Instance}
-				n.Table, n.Routes, n.Links = tables{k}, routes{k, n.Metric}, links{k}
+				n.Table, n.Routes, n.NodeRoutes, n.Tunnel, n.Links = tables{k}, routes{k, n.Metric}, ways.Routes{Ways: w.nodes, Door: k, Metric: n.Metric}, ways.Tunnel{Ways: w.nodes, Door: k, Instance: k.instance}, links{k}
 				n.Ports = n.PortsIn(tables{k}, h)
 				n.Monitor = k.listen
 				return nil
@@ -67,6 +68,13 @@ func (w *Node) Open(p *fault.Plan, watched func(op string, h hold.Hold)) func() 
 		}, nil
 	}
 }
+
+// Lock and Unlock are the node's.
+func (k *doors) Lock()   { k.mu.Lock() }
+func (k *doors) Unlock() { k.mu.Unlock() }
+
+// Step is step, for ways.
+func (k *doors) Step(sort, what string, f func() error) error { return k.step(sort, what, f) }
 
 // step makes one change of the node, as a system call does.
 func (k *doors) step(sort, what string, f func() error) error {

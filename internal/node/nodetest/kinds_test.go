@@ -17,8 +17,10 @@ import (
 	"github.com/berth-net/berth/internal/kinds/hostports"
 	"github.com/berth-net/berth/internal/kinds/kindtest"
 	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/kinds/noderoute"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 	"github.com/berth-net/berth/internal/kinds/table"
+	"github.com/berth-net/berth/internal/kinds/vxlan"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/stamp"
@@ -72,6 +74,26 @@ func TestKinds(t *testing.T) {
 			Undisguised: "a route is its destination and its metric",
 		},
 		{
+			Kind: withoutFind(n.NodeRoutes.Kind()), // a route cannot say who owns it
+			Spec: func(testing.TB, hold.ID) hold.Spec {
+				return &noderoute.Spec{CIDR: netip.PrefixFrom(address(), 32), Via: netip.MustParseAddr("192.0.2.11"), Metric: n.Metric}
+			},
+			Foreign:     w.foreignWay,
+			Undisguised: "a route is its destination, its metric and its gateway",
+		},
+		{
+			Kind:     n.Tunnel.DeviceKind(),
+			Alone:    true,
+			Spec:     func(testing.TB, hold.ID) hold.Spec { return tunnelSpec() },
+			Disguise: func(testing.TB, hold.Hold) { w.mu.Lock(); defer w.mu.Unlock(); w.nodes.Change() },
+			Lose:     func(testing.TB, hold.Hold) { w.mu.Lock(); defer w.mu.Unlock(); w.nodes.Untunnel() },
+		},
+		{
+			Kind:        withoutFind(n.Tunnel.PeerKind()), // an entry does not say who owns it
+			Spec:        func(testing.TB, hold.ID) hold.Spec { return &vxlan.Peer{Instance: "aaaa", Node: address()} },
+			Undisguised: "a peer is its address",
+		},
+		{
 			Kind:   flows.Kind(n.Tracked, n.Conn),
 			Unseen: true,
 			Spec:   func(testing.TB, hold.ID) hold.Spec { return &flows.Spec{Addresses: []netip.Addr{address()}} },
@@ -100,9 +122,16 @@ func TestKinds(t *testing.T) {
 		if c.Kind.Name() == hostports.KindName { // the ports are in the table
 			nettest.Must(t, n.Table.Kind().Acquire(t.Context(), hold.Hold{Owner: hold.NewID(), Spec: &table.Spec{Instance: "aaaa"}}))
 		}
+		if c.Kind.Name() == vxlan.PeerKind {
+			nettest.Must(t, n.Tunnel.DeviceKind().Acquire(t.Context(), hold.Hold{Owner: hold.NewID(), Spec: tunnelSpec()}))
+		}
 		c.Fake, c.Snapshot = true, func() string { return w.State().String() }
 		t.Run(c.Kind.Name(), func(t *testing.T) { kindtest.Run(t, c) })
 	}
+}
+
+func tunnelSpec() *vxlan.Device {
+	return &vxlan.Device{Instance: "aaaa", VNI: 98, Port: 4789, Local: netip.MustParseAddr("192.0.2.1"), MTU: 1400}
 }
 
 func hostPort(owner hold.ID, pod netip.Addr) *hostports.Spec {
@@ -162,4 +191,9 @@ func (w *Node) foreignRoute(_ testing.TB, h hold.Hold) func() error {
 		}
 		return nil
 	}
+}
+
+// foreignWay adds somebody else's route with the hold's destination and metric.
+func (w *Node) foreignWay(_ testing.TB, h hold.Hold) func() error {
+	return w.nodes.Foreign(h.Spec.(*noderoute.Spec))
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
+	"github.com/berth-net/berth/internal/node/nodetest/ways"
 )
 
 // Node is a node in memory: what an agent finds in the kernel, and leaves there. The node
@@ -41,6 +42,7 @@ type Node struct {
 	ways   map[netip.Addr]*Link      // host routes, and the neighbours behind them
 	flows  map[netip.Addr]string     // connection tracking: the name of the link that the address's traffic took
 	pools  map[poolroute.Spec]bool   // unreachable routes; false: somebody else's
+	nodes  *ways.Ways                // to other nodes
 	table  *nft.Ruleset              // nil: there is none
 	ports  map[hold.ID][]nft.Mapping // host ports in the table, by their owners
 	news   chan struct{}             // has a token when somebody has changed the table, for tables.Run
@@ -94,7 +96,8 @@ func (w *Node) Reboot() {
 	w.ids, w.inodes, w.index = 0, nil, 1
 	w.pods, w.links = map[string]*Pod{}, map[string]*Link{}
 	w.ways, w.flows = map[netip.Addr]*Link{}, map[netip.Addr]string{}
-	w.pools, w.table, w.ports, w.sysctl = map[poolroute.Spec]bool{}, nil, nil, map[string]string{}
+	w.pools, w.nodes = map[poolroute.Spec]bool{}, ways.New()
+	w.table, w.ports, w.sysctl = nil, nil, map[string]string{}
 	w.news = make(chan struct{}, 1)
 	w.self = w.identity("/proc/thread-self/ns/net")
 }

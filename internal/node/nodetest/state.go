@@ -10,6 +10,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
+	"github.com/berth-net/berth/internal/node/nodetest/ways"
 )
 
 // State is everything that holds can leave behind on a node.
@@ -18,6 +19,7 @@ type State struct {
 	Ways  map[netip.Addr]string     // host routes: the name of the link that a route leads over
 	Flows map[netip.Addr]string     // connection tracking: the name of the link that the address's traffic took
 	Pools map[poolroute.Spec]bool   // pools' routes; false: the route is somebody else's
+	Nodes *ways.Ways                // to other nodes
 	Table *nft.Ruleset              // nil: there is none
 	Ports map[hold.ID][]nft.Mapping // host ports in the table, by their owners
 }
@@ -28,7 +30,7 @@ func (w *Node) State() State {
 	defer w.mu.Unlock()
 	s := State{
 		Links: map[string]Link{}, Ways: map[netip.Addr]string{},
-		Flows: maps.Clone(w.flows), Pools: maps.Clone(w.pools), Ports: maps.Clone(w.ports),
+		Flows: maps.Clone(w.flows), Pools: maps.Clone(w.pools), Nodes: w.nodes.Copy(), Ports: maps.Clone(w.ports),
 	}
 	for name, l := range w.links {
 		s.Links[name] = l.copied()
@@ -45,7 +47,7 @@ func (w *Node) State() State {
 
 // Empty reports whether nothing is left on the node.
 func (s State) Empty() bool {
-	return len(s.Links)+len(s.Ways)+len(s.Flows)+len(s.Pools)+len(s.Ports) == 0 && s.Table == nil
+	return len(s.Links)+len(s.Ways)+len(s.Flows)+len(s.Pools)+len(s.Ports) == 0 && s.Nodes.Empty() && s.Table == nil
 }
 
 func (s State) String() string {
@@ -57,7 +59,7 @@ func (s State) String() string {
 	for _, a := range slices.SortedFunc(maps.Keys(s.Ways), netip.Addr.Compare) {
 		fmt.Fprintf(&all, "route %s dev %s\n", a, s.Ways[a])
 	}
-	fmt.Fprint(&all, s.Flows, s.Pools)
+	fmt.Fprint(&all, s.Flows, s.Pools, s.Nodes)
 	for _, id := range slices.Sorted(maps.Keys(s.Ports)) {
 		fmt.Fprintf(&all, "\nhost ports of %s: %v", id, s.Ports[id])
 	}

@@ -1,8 +1,9 @@
-package containerd
+package programs
 
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -12,17 +13,9 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/berth-net/berth/internal/nettest"
 )
-
-// imageName is the one image of these tests: of the pods' sandboxes and of
-// their containers.
-const imageName = "berth.test/busybox:1"
-
-// applets are the commands that containers run.
-var applets = []string{"sh", "ip", "ping", "ping6", "sleep"}
-
-// sleeper is what sandboxes and containers run: a long sleep.
-var sleeper = []string{"/bin/sleep", "86400"}
 
 // blob is a part of an image as other parts name it (OCI image spec, descriptor).
 type blob struct {
@@ -32,11 +25,19 @@ type blob struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// writeImage writes an archive in the OCI image layout, with busybox and
-// nothing else in it.
-func writeImage(t *testing.T, file string) {
+// Image is a container image of one layer.
+type Image struct {
+	Name       string
+	Entrypoint []string
+	Command    []string
+	Path       string // of programs; "": /bin
+	Files      []File
+}
+
+// Write writes the image into a file, as an archive in the OCI image layout.
+func (i Image) Write(t testing.TB, file string) {
 	t.Helper()
-	layer := archive(t, layerFiles(t))
+	layer := archive(t, i.Files)
 	parts := map[string][]byte{"oci-layout": []byte(`{"imageLayoutVersion": "1.0.0"}`)}
 	add := func(mediaType string, content []byte) blob {
 		digest := fmt.Sprintf("%x", sha256.Sum256(content))
@@ -46,66 +47,66 @@ func writeImage(t *testing.T, file string) {
 	layerBlob := add("application/vnd.oci.image.layer.v1.tar", layer)
 	config := add("application/vnd.oci.image.config.v1+json", encode(t, map[string]any{
 		"created": time.Unix(0, 0).UTC(), "architecture": runtime.GOARCH, "os": "linux",
-		"config": map[string]any{"Cmd": sleeper, "Env": []string{"PATH=/bin"}},
+		"config": map[string]any{"Entrypoint": i.Entrypoint, "Cmd": i.Command, "Env": []string{"PATH=" + cmp.Or(i.Path, "/bin")}},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{layerBlob.Digest}},
 	}))
 	manifest := add("application/vnd.oci.image.manifest.v1+json", encode(t, map[string]any{
 		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
 		"config": config, "layers": []blob{layerBlob},
 	}))
-	manifest.Annotations = map[string]string{"io.containerd.image.name": imageName}
+	manifest.Annotations = map[string]string{"io.containerd.image.name": i.Name}
 	parts["index.json"] = encode(t, map[string]any{"schemaVersion": 2, "manifests": []blob{manifest}})
 
-	var files []tarFile
+	var files []File
 	for name, content := range parts {
-		files = append(files, tarFile{name: name, mode: 0o644, content: content})
+		files = append(files, File{Name: name, Mode: 0o644, Content: content})
 	}
-	must(t, os.WriteFile(file, archive(t, files), 0o644))
+	nettest.Must(t, os.WriteFile(file, archive(t, files), 0o644))
 }
 
-// layerFiles are the files of the image: busybox under its applets' names.
-func layerFiles(t *testing.T) []tarFile {
+// Busybox returns the files of an image of busybox, under its own name and its applets' names in /bin.
+func Busybox(t testing.TB, applets ...string) []File {
 	t.Helper()
 	path, err := exec.LookPath("busybox")
-	must(t, err)
+	nettest.Must(t, err)
 	busybox, err := os.ReadFile(path)
-	must(t, err)
-	files := []tarFile{{name: "bin/busybox", mode: 0o755, content: busybox}}
+	nettest.Must(t, err)
+	files := []File{{Name: "bin/busybox", Mode: 0o755, Content: busybox}}
 	for _, a := range applets {
-		files = append(files, tarFile{name: filepath.Join("bin", a), mode: 0o777, link: "busybox"})
+		files = append(files, File{Name: filepath.Join("bin", a), Mode: 0o777, Link: "busybox"})
 	}
 	return files
 }
 
-// tarFile is a file, or a symbolic link, of an archive.
-type tarFile struct {
-	name    string
-	mode    int64
-	content []byte
-	link    string
+// File is a file, or a symbolic link, of an archive.
+type File struct {
+	Name    string
+	Mode    int64
+	Content []byte
+	Link    string
 }
 
-func archive(t *testing.T, files []tarFile) []byte {
+func archive(t testing.TB, files []File) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
 	for _, f := range files {
-		h := &tar.Header{Typeflag: tar.TypeReg, Name: f.name, Mode: f.mode, Size: int64(len(f.content))}
-		if f.link != "" {
-			h.Typeflag, h.Linkname = tar.TypeSymlink, f.link
+		h := &tar.Header{Typeflag: tar.TypeReg, Name: f.Name, Mode: f.Mode, Size: int64(len(f.Content))}
+		if f.Link != "" {
+			h.Typeflag, h.Linkname = tar.TypeSymlink, f.Link
 		}
-		must(t, w.WriteHeader(h))
-		if _, err := w.Write(f.content); err != nil {
+		nettest.Must(t, w.WriteHeader(h))
+		if _, err := w.Write(f.Content); err != nil {
 			t.Fatal(err)
 		}
 	}
-	must(t, w.Close())
+	nettest.Must(t, w.Close())
 	return out.Bytes()
 }
 
-func encode(t *testing.T, v any) []byte {
+func encode(t testing.TB, v any) []byte {
 	t.Helper()
 	raw, err := json.Marshal(v)
-	must(t, err)
+	nettest.Must(t, err)
 	return raw
 }

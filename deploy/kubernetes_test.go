@@ -1,0 +1,89 @@
+package deploy
+
+import (
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/root"
+)
+
+// object is what the test wants to know of an object of a manifest.
+type object struct {
+	Kind  string
+	Data  map[string]string
+	Rules []struct{ APIGroups, Resources, Verbs []string }
+	Spec  struct {
+		Template struct {
+			Spec struct {
+				HostNetwork bool `yaml:"hostNetwork"`
+				Containers  []struct {
+					Name, Image  string
+					VolumeMounts []struct {
+						Name      string
+						MountPath string `yaml:"mountPath"`
+					} `yaml:"volumeMounts"`
+				}
+				Volumes []struct {
+					Name     string
+					HostPath struct{ Path string } `yaml:"hostPath"`
+				}
+			}
+		}
+	}
+}
+
+// The manifest for a cluster gives the agent no right but to read nodes, and a configuration that the agent reads. Each folder
+// of the node is at the same path in the containers, because the record of what is installed has these paths.
+func TestKubernetes(t *testing.T) {
+	raw, err := os.ReadFile("kubernetes/berth.yaml")
+	nettest.Must(t, err)
+	kinds := map[string]int{}
+	for dec := yaml.NewDecoder(strings.NewReader(string(raw))); ; {
+		var o object
+		if err := dec.Decode(&o); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		kinds[o.Kind]++
+		for _, r := range o.Rules {
+			if !slices.Equal(r.Resources, []string{"nodes"}) || !slices.Equal(r.Verbs, []string{"list", "watch"}) {
+				t.Errorf("the agent may %v %v", r.Verbs, r.Resources)
+			}
+		}
+		if text, ok := o.Data["berthd.yaml"]; ok {
+			t.Setenv(config.NodeVariable, "node-1")
+			file := t.TempDir() + "/berthd.yaml"
+			nettest.Must(t, os.WriteFile(file, []byte(text), 0o644))
+			c, err := config.Load(root.Dir(t.TempDir()), config.Flags{File: file})
+			nettest.Must(t, err)
+			if c.Kubernetes == nil || c.Kubernetes.Node != "node-1" {
+				t.Errorf("the configuration is %+v", c.Kubernetes)
+			}
+		}
+		pod := o.Spec.Template.Spec
+		for _, c := range pod.Containers {
+			if c.Image != pod.Containers[0].Image || !pod.HostNetwork {
+				t.Errorf("container %s has the image %s, and the node's network: %t", c.Name, c.Image, pod.HostNetwork)
+			}
+			for _, m := range c.VolumeMounts {
+				for _, v := range pod.Volumes {
+					if v.Name == m.Name && v.HostPath.Path != "" && v.HostPath.Path != m.MountPath {
+						t.Errorf("the node's %s is %s in container %s", v.HostPath.Path, m.MountPath, c.Name)
+					}
+				}
+			}
+		}
+	}
+	if kinds["DaemonSet"] != 1 || kinds["ClusterRole"] != 1 || kinds["ConfigMap"] != 1 {
+		t.Errorf("the manifest has %v", kinds)
+	}
+}

@@ -1,0 +1,471 @@
+// Package peers keeps the ways to the pods of the cluster's other nodes. Each of these nodes is an owner,
+// whose names are the node's name and the CIDRs of its pods, and whose holds are the routes to these CIDRs. If these lead
+// through the tunnel, the node needs another owner, whose hold is the tunnel's device (tunnel.go).
+// So a CIDR leads to one node at a time, and everything that the engine does for other owners (restart, sweep,
+// audit, owed) it does for these routes. Whoever knows the cluster's nodes tells Peers of them (All, Put, Drop),
+// and Keep makes the ledger and the node agree with that. Until somebody has told Peers of all nodes, such as
+// while the API server is away, the ledger's nodes stay as they are.
+package peers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/noderoute"
+)
+
+// Node is another node of the cluster.
+type Node struct {
+	Name      string
+	CIDRs     []netip.Prefix // of its pods, masked
+	Addresses []netip.Addr   // by which its pods are reached; the first one of a family counts
+}
+
+// record is the Owner.Meta of a node's owner.
+type record struct {
+	Sort      string       `json:"sort"` // nodeSort
+	Node      string       `json:"node"`
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+}
+
+const nodeSort = "node"
+
+// Name returns the name that the owner of another node has.
+func Name(node string) hold.Name { return hold.Name{Space: "node", Name: node} }
+
+// cidrName is the name of a CIDR. The pools' owners have such names, too (ground.CIDRName): no CIDR is a pool's
+// and another node's.
+func cidrName(p netip.Prefix) hold.Name { return hold.Name{Space: "cidr", Name: p.String()} }
+
+// Options are what Peers needs.
+type Options struct {
+	Metric uint32 // of the instance's routes
+	// Routing says how packets get to other nodes' pods (config.Kubernetes), and VXLAN by what the nodes' tunnel is known.
+	Routing string
+	VXLAN   config.VXLAN
+	// MTU returns the MTU of the links between nodes, in bytes.
+	MTU func() int
+	// Hops says where packets of the node to addresses go first (rtnl.Conn.Hops).
+	Hops func([]netip.Addr) []rtnl.Hop
+	// Own returns the CIDRs of this node's pods.
+	Own func() []netip.Prefix
+	// Changed is told that the ledger has other nodes, CIDRs or addresses than before (Reached).
+	Changed func(context.Context)
+}
+
+// Peers keeps the ways to other nodes' pods.
+type Peers struct {
+	*daemon.Core
+	Options
+
+	mu         sync.Mutex
+	self       Node             // this node; zero: nobody has told of it
+	all        bool             // somebody has told of all nodes: others in the ledger are gone
+	want       map[string]Node  // by name
+	dirty      map[string]bool  // the nodes for which the ledger may not be as want says
+	anew       bool             // so may be all nodes that the ledger has
+	failed     map[string]error // why it is not, by node
+	tunnelless error            // why the tunnel is not as it should be
+	wake       chan struct{}    // has a token while dirty is not empty
+}
+
+// New returns Peers that know of no node.
+func New(d *daemon.Core, o Options) *Peers {
+	return &Peers{
+		Core: d, Options: o,
+		want: map[string]Node{}, dirty: map[string]bool{}, failed: map[string]error{}, wake: make(chan struct{}, 1),
+	}
+}
+
+// Self tells of this node: to where other nodes send through the tunnel, and which addresses the tunnel's device has.
+func (p *Peers) Self(n Node) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.self.is(n) {
+		return
+	}
+	p.self = n
+	p.stir()
+}
+
+func (n Node) is(o Node) bool {
+	return n.Name == o.Name && slices.Equal(n.CIDRs, o.CIDRs) && slices.Equal(n.Addresses, o.Addresses)
+}
+
+// All tells of all other nodes: nodes that are not among them are gone.
+func (p *Peers) All(nodes []Node) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.all = true
+	clear(p.want)
+	for _, n := range nodes {
+		p.want[n.Name], p.dirty[n.Name] = n, true
+	}
+	p.anew = true
+	p.stir()
+}
+
+// Put tells of a node that is new, or that may have changed. A node's kubelet updates its Node every few minutes, so
+// most calls tell nothing new.
+func (p *Peers) Put(n Node) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if was, known := p.want[n.Name]; known && was.is(n) {
+		return
+	}
+	p.want[n.Name], p.dirty[n.Name] = n, true
+	p.stir()
+}
+
+// Drop tells that a node is gone.
+func (p *Peers) Drop(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.want, name)
+	p.dirty[name] = true
+	p.stir()
+}
+
+// stir wakes Keep. The caller holds p.mu.
+func (p *Peers) stir() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+const (
+	// again is how long Keep waits until it tries again what has failed.
+	again = 5 * time.Second
+	// review is how often Keep looks whether there is a router before another node, which nobody tells of.
+	review = 30 * time.Second
+)
+
+// Keep makes the ledger and the node agree with what Peers was told, until ctx ends. What fails, such as a CIDR
+// that another node or a pool has, keeps no other node.
+func (p *Peers) Keep(ctx context.Context) {
+	for {
+		var look <-chan time.Time
+		if p.Routing == config.RoutingAuto {
+			look = time.After(review)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.wake:
+		case <-look:
+			p.doubt()
+		}
+		p.settle(ctx)
+		p.mu.Lock()
+		later := len(p.failed) > 0 || p.tunnelless != nil
+		p.mu.Unlock()
+		if later {
+			daemon.Sleep(ctx, again, p.wake)
+			p.mu.Lock()
+			for name := range p.failed {
+				p.dirty[name] = true
+			}
+			p.stir()
+			p.mu.Unlock()
+		}
+	}
+}
+
+// doubt has settle look at all nodes.
+func (p *Peers) doubt() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name := range p.want {
+		p.dirty[name] = true
+	}
+}
+
+// settle does what is to be done for this node's tunnel, and for all nodes that are dirty. Nodes that are gone, and CIDRs that
+// a node has no more, go first, because others may have come to have them.
+func (p *Peers) settle(ctx context.Context) {
+	have := p.owners()
+	due := p.due(have)
+	changed := false
+	for _, name := range due {
+		changed = p.part(ctx, name, have) || changed
+	}
+	t, renewed := p.keepTunnel(ctx)
+	for _, name := range due {
+		if ctx.Err() != nil {
+			return
+		}
+		did, err := p.one(ctx, name, have, t)
+		changed = changed || did
+		p.mu.Lock()
+		was := p.failed[name]
+		if delete(p.failed, name); err != nil {
+			p.failed[name] = err
+		}
+		p.mu.Unlock()
+		if err != nil && (was == nil || was.Error() != err.Error()) {
+			p.Log.Warn("pods of another node may not be reached: the agent tries again", "node", name, "err", err)
+		}
+	}
+	p.leaveTunnel(ctx, t)
+	if (changed || renewed) && p.Changed != nil {
+		p.Changed(ctx)
+	}
+}
+
+// due returns the nodes that are dirty, those first that are gone, and takes them for clean.
+func (p *Peers) due(have owners) (names []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.anew {
+		for name := range have {
+			p.dirty[name] = true
+		}
+	}
+	gone := map[bool][]string{}
+	for name := range p.dirty {
+		_, wanted := p.want[name]
+		gone[!wanted] = append(gone[!wanted], name)
+	}
+	p.anew = false
+	clear(p.dirty)
+	return append(gone[true], gone[false]...)
+}
+
+// part takes from a node the CIDRs that it has no more. If that fails, one tries again. did says that the ledger has
+// changed.
+func (p *Peers) part(ctx context.Context, name string, have owners) (did bool) {
+	p.mu.Lock()
+	n, wanted := p.want[name]
+	p.mu.Unlock()
+	o, held := have[name]
+	gone := func(c netip.Prefix) bool { return !slices.Contains(n.CIDRs, c) }
+	if !wanted || !held || !slices.ContainsFunc(o.cidrs, gone) {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, holding)
+	defer cancel()
+	now, _ := p.Ledger.Owner(o.id)
+	less := now.Clone()
+	less.Names = slices.DeleteFunc(less.Names, func(name hold.Name) bool {
+		return slices.ContainsFunc(o.cidrs, func(c netip.Prefix) bool { return gone(c) && cidrName(c) == name })
+	})
+	less.Holds = slices.DeleteFunc(less.Holds, func(h hold.Hold) bool {
+		route, ok := h.Spec.(*noderoute.Spec)
+		return ok && gone(route.CIDR)
+	})
+	if p.change(ctx, less) == nil {
+		o.cidrs = slices.DeleteFunc(slices.Clone(o.cidrs), gone)
+		have[name] = o
+	}
+	return true
+}
+
+// change gives an owner what next has, and waits until what the owner loses is free.
+func (p *Peers) change(ctx context.Context, next hold.Owner) error {
+	gone, err := p.Engine.Change(ctx, next.ID, func(o *hold.Owner) error {
+		o.Meta, o.Names, o.Needs, o.Holds = next.Meta, next.Names, next.Needs, next.Holds
+		return nil
+	})
+	if err != nil || gone == "" {
+		return err
+	}
+	return p.Engine.Wait(ctx, gone)
+}
+
+// holding is how long one step for a node may take.
+const holding = 5 * time.Second
+
+// one makes the ledger and the node agree with what Peers was told of a node. have is what the ledger has; one
+// brings it up to date. did says that the ledger has changed.
+func (p *Peers) one(ctx context.Context, name string, have owners, t tunnel) (did bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, holding)
+	defer cancel()
+	p.mu.Lock()
+	n, wanted := p.want[name]
+	told := wanted || p.all // else nobody has said that the node is gone
+	p.mu.Unlock()
+	o, held := have[name]
+	switch {
+	case !told || !wanted && !held:
+		return false, nil
+	case !wanted:
+		delete(have, name)
+		return true, p.Engine.Release(ctx, []hold.ID{o.id})
+	}
+	if !held {
+		o.id = hold.NewID()
+	}
+	next, err := p.owner(o.id, n, t, p.tunnels(n, o))
+	if err != nil {
+		return false, err
+	}
+	if err := p.free(n, have); err != nil {
+		return false, err
+	}
+	if held {
+		now, _ := p.Ledger.Owner(o.id)
+		if same(now, next) {
+			return false, nil
+		}
+		err = p.change(ctx, next)
+	} else {
+		err = p.take(ctx, next)
+	}
+	if err == nil {
+		have[name] = knownOf(next, n.Addresses)
+	}
+	return true, err
+}
+
+// take takes an owner. First it waits until former owners of its names are released.
+func (p *Peers) take(ctx context.Context, o hold.Owner) error {
+	for _, name := range o.Names {
+		if id, held := p.Ledger.Holder(name); held {
+			if err := p.Engine.Wait(ctx, id); err != nil {
+				return fmt.Errorf("waiting until the former owner of %s is released: %w", name, err)
+			}
+		}
+	}
+	return p.Engine.Take(ctx, o)
+}
+
+// owner returns a node's owner, with the holds that lead to the node's pods: through the tunnel t if tunnels is set.
+func (p *Peers) owner(id hold.ID, n Node, t tunnel, tunnels bool) (o hold.Owner, err error) {
+	o = hold.Owner{ID: id, Meta: record{Sort: nodeSort, Node: n.Name, Addresses: n.Addresses}.encode(), Names: []hold.Name{Name(n.Name)}}
+	var specs []hold.Spec
+	via := n.gateway
+	if tunnels {
+		peer, failed := t.peer(n)
+		if failed != nil {
+			return o, failed
+		}
+		o.Needs, specs = []hold.ID{t.id}, []hold.Spec{peer}
+		via = func(c netip.Prefix) (netip.Addr, error) { return gatewayIn(peer, c) }
+	}
+	for _, c := range n.CIDRs {
+		o.Names = append(o.Names, cidrName(c))
+		gateway, failed := via(c)
+		if failed != nil {
+			err = errors.Join(err, failed)
+			continue
+		}
+		specs = append(specs, &noderoute.Spec{CIDR: c, Via: gateway, Metric: p.Metric, Tunnel: tunnels})
+	}
+	for _, s := range specs {
+		o.Holds = append(o.Holds, hold.Hold{Owner: id, Spec: s})
+	}
+	return o, err
+}
+
+// gateway returns the address by which packets to a CIDR of the node's pods reach the node without a tunnel.
+func (n Node) gateway(c netip.Prefix) (netip.Addr, error) {
+	i := slices.IndexFunc(n.Addresses, func(a netip.Addr) bool { return a.Is4() == c.Addr().Is4() })
+	if i < 0 {
+		return netip.Addr{}, fmt.Errorf("the node has no address of the family of its pods' CIDR %s", c)
+	}
+	return n.Addresses[i], nil
+}
+
+func (r record) encode() []byte {
+	b, err := json.Marshal(r)
+	if err != nil {
+		panic(fmt.Sprintf("peers: encoding a record: %v", err)) // cannot happen: a record has only strings and addresses
+	}
+	return b
+}
+
+// same reports whether two owners have the same names, needs, holds and meta.
+func same(a, b hold.Owner) bool {
+	text := func(o hold.Owner) string {
+		specs := make([]string, len(o.Holds))
+		for i, h := range o.Holds {
+			specs[i] = h.Spec.String()
+		}
+		return fmt.Sprint(o.Names, o.Needs, specs, string(o.Meta))
+	}
+	return text(a) == text(b)
+}
+
+// free returns an error if a pool of this node, or another node, has addresses of n's CIDRs.
+func (p *Peers) free(n Node, have owners) error {
+	for _, c := range n.CIDRs {
+		for _, own := range p.Own() {
+			if own.Overlaps(c) {
+				return fmt.Errorf("the CIDR %s of its pods overlaps this node's %s", c, own)
+			}
+		}
+		for name, o := range have {
+			if name != n.Name && slices.ContainsFunc(o.cidrs, c.Overlaps) {
+				return fmt.Errorf("the CIDR %s of its pods overlaps those of node %s: %v", c, name, o.cidrs)
+			}
+		}
+	}
+	return nil
+}
+
+// owners are the nodes that the ledger has and that are wanted, by name.
+type owners map[string]known
+
+// known is what the ledger has of a node.
+type known struct {
+	id        hold.ID
+	cidrs     []netip.Prefix
+	addresses []netip.Addr
+	tunnels   bool // packets to its pods go through the tunnel
+}
+
+func (p *Peers) owners() owners {
+	all := owners{}
+	for _, o := range p.Ledger.Owners() {
+		if !o.Wanted() || len(o.NamesIn("node")) == 0 { // before the record is decoded: most owners are attachments
+			continue
+		}
+		var r record
+		if json.Unmarshal(o.Meta, &r) == nil && r.Sort == nodeSort {
+			all[r.Node] = knownOf(o, r.Addresses)
+		}
+	}
+	return all
+}
+
+func knownOf(o hold.Owner, addresses []netip.Addr) known {
+	k := known{id: o.ID, addresses: addresses, tunnels: len(o.Needs) > 0}
+	for _, name := range o.NamesIn("cidr") {
+		if c, err := netip.ParsePrefix(name); err == nil {
+			k.cidrs = append(k.cidrs, c)
+		}
+	}
+	return k
+}
+
+// Reached returns the CIDRs of other nodes' pods and these nodes' addresses, as the ledger has them: traffic from
+// pods to these keeps the pods' addresses.
+func (p *Peers) Reached() (all []netip.Prefix) {
+	for _, k := range p.owners() {
+		all = append(all, k.cidrs...)
+		for _, a := range k.addresses {
+			all = append(all, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	slices.SortFunc(all, netip.Prefix.Compare)
+	return all
+}
+
+// Failed returns why pods of other nodes may not be reached, by node.
+func (p *Peers) Failed() map[string]error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.failed)
+}

@@ -1,0 +1,148 @@
+package cluster
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
+)
+
+// cluster is a control plane and nodes.
+type cluster struct {
+	*control
+	nodes []*node
+	pod   string // the pods' program
+}
+
+// startCluster starts a cluster, and returns when its nodes are ready and have routes to each other's pods. The nodes are on
+// the control plane's segment, but for those numbered far: they are on segments of their own behind the control plane's
+// machine, which is the router between all segments, and knows nothing of pods.
+func startCluster(t *testing.T, nodes int, far ...int) *cluster {
+	t.Helper()
+	c := startBare(t, nodes, far...)
+	for _, n := range c.nodes {
+		n.startBerth(c.control)
+	}
+	c.waitWhole()
+	return c
+}
+
+// startBare is startCluster without Berth: no node is ready.
+func startBare(t *testing.T, nodes int, far ...int) *cluster {
+	t.Helper()
+	nettest.Need(t)
+	programs.Root(t, "containerd and the kubelet need the machine's own root")
+	programs.Need(t, "containerd", "ctr", "runc")
+	bin := kubernetes(t)
+	clearCgroups(t)
+	began := time.Now()
+	done := func(what string) {
+		t.Logf("%s after %s", what, time.Since(began).Round(100*time.Millisecond))
+	}
+	for _, command := range []string{
+		"ip link add br0 type bridge", "ip addr add " + world4 + "/24 dev br0", "ip addr add " + world6 + "/64 dev br0 nodad", "ip link set br0 up",
+	} {
+		nettest.Run(t, nil, command)
+	}
+	t.Cleanup(func() { nettest.Run(t, nil, "ip link del br0") })
+	for _, name := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
+		nettest.Sysctl(t, nil, name, "1")
+	}
+	image, pod := writeImage(t)
+	var names []string
+	for i := range nodes {
+		names = append(names, nodeName(i+1))
+	}
+	c := &cluster{control: startControl(t, bin, names), pod: pod}
+	done("the API server is ready")
+	for i := range nodes {
+		c.nodes = append(c.nodes, startNode(t, c.control, i+1, slices.Contains(far, i+1), image))
+		done(names[i] + "'s programs run")
+	}
+	return c
+}
+
+// waitWhole waits until the nodes are ready, and have routes to each other's pods.
+func (c *cluster) waitWhole() {
+	t, nodes := c.t, len(c.nodes)
+	t.Helper()
+	began := time.Now()
+	done := func(what string) {
+		t.Logf("%s after %s", what, time.Since(began).Round(100*time.Millisecond))
+	}
+	for _, n := range c.nodes {
+		c.waitReady(n)
+		done(n.name + " is ready")
+	}
+	for _, n := range c.nodes {
+		nettest.Eventually(t, n.name+" to have routes to all others", func() bool { return len(n.ways()) == 2*(nodes-1) })
+		done(n.name + " has its routes")
+		nettest.Eventually(t, n.name+"'s agent to be ready for pods", func() bool { return n.ails() == "" })
+		done(n.name + "'s agent is ready for pods")
+		n.proxy.until("kube-proxy of "+n.name+" to have written its rules", func() bool {
+			tables := nettest.Snapshot(t, n.net).Only("nft").String()
+			return strings.Contains(tables, "nft ip6 kube-proxy chain masquerading") && strings.Contains(tables, "default/kubernetes")
+		})
+	}
+	nettest.Eventually(t, "the default service account", func() bool {
+		_, err := c.kubectl("get", "serviceaccount", "default")
+		return err == nil
+	})
+	done("the cluster is ready")
+}
+
+// waitReady waits until a node has CIDRs for its pods and is ready.
+func (c *control) waitReady(n *node) {
+	c.t.Helper()
+	n.kubelet.until(n.name+" to be ready", func() bool {
+		out, err := c.kubectl("get", "node", n.name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status} {.spec.podCIDRs}`)
+		return err == nil && strings.HasPrefix(out, "True [")
+	})
+}
+
+// clearCgroups removes the cgroups of tests that were killed.
+func clearCgroups(t *testing.T) {
+	t.Helper()
+	all, err := filepath.Glob("/sys/fs/cgroup/pids/" + cgroupPrefix + "*")
+	must(t, err)
+	for _, dir := range all {
+		name := filepath.Base(dir)
+		pid, _, _ := strings.Cut(strings.TrimPrefix(name, cgroupPrefix), "-")
+		if _, err := os.Stat("/proc/" + pid); errors.Is(err, os.ErrNotExist) {
+			programs.RemoveCgroup(t, name)
+		}
+	}
+}
+
+// kubernetes returns the folder of the cluster's programs, which test/cluster/build fills.
+func kubernetes(t *testing.T) string {
+	t.Helper()
+	cache, err := os.UserCacheDir()
+	must(t, err)
+	mod, err := exec.Command("go", "-C", "programs", "mod", "edit", "-print").Output()
+	must(t, err)
+	_, version, _ := strings.Cut(string(mod), "k8s.io/kubernetes ")
+	dir := filepath.Join(cache, "berth", "k8s-"+strings.Fields(version)[0])
+	if _, err := os.Stat(filepath.Join(dir, ".stamp")); err != nil {
+		programs.Missing(t, "the programs of Kubernetes are missing: run `make cluster`")
+	}
+	return dir
+}
+
+// ways returns the node's routes to other nodes' pods, as the kernel has them.
+func (n *node) ways() (ways []string) {
+	n.t.Helper()
+	for line := range strings.Lines(nettest.Snapshot(n.t, n.net).Only("route").String()) {
+		if strings.Contains(line, " via ") && (strings.Contains(line, " 10.244.") || strings.Contains(line, " fd00:244:")) { // podCIDRs
+			ways = append(ways, line)
+		}
+	}
+	return ways
+}

@@ -1,0 +1,251 @@
+package cluster
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// machine is a computer as far as Kubernetes can see: mount, PID and UTS namespaces, a network namespace, and a
+// folder as its disk. Its first process lives as long as the test; with it the kernel ends all others.
+type machine struct {
+	t    testing.TB
+	name string
+	disk string    // has the machine's etc, opt, run and var
+	net  *ns.Netns // nil: the test's own
+	pid  int       // of its first process
+}
+
+// machineInit is the Args[0] with which this program is a machine's first process.
+const machineInit = "cluster-init"
+
+// folders are those of a machine's own. The others are the test's.
+var folders = []string{"etc", "opt", "run", "var"}
+
+// startMachine starts a machine with a new disk.
+func startMachine(t testing.TB, name string, at *ns.Netns) *machine {
+	t.Helper()
+	m := &machine{t: t, name: name, disk: t.TempDir(), net: at}
+	for _, dir := range append(folders, "var/lib", "var/log", "var/tmp", "opt/cni/bin") {
+		must(t, os.MkdirAll(filepath.Join(m.disk, dir), 0o755))
+	}
+	must(t, os.Symlink("/run", filepath.Join(m.disk, "var/run")))
+	m.write("etc/passwd", "root:x:0:0:root:/root:/bin/sh\n")
+	m.write("etc/group", "root:x:0:\n")
+	m.write("etc/hosts", "127.0.0.1 localhost\n::1 localhost\n")
+	m.write("etc/resolv.conf", "")
+	m.write("etc/os-release", "ID=test\nPRETTY_NAME=\"a machine of a test\"\n")
+	m.write("etc/machine-id", fmt.Sprintf("%032x\n", name))
+
+	first := &exec.Cmd{
+		Path: "/proc/self/exe", Args: []string{machineInit, name, m.disk}, Stderr: os.Stderr,
+		SysProcAttr: &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS},
+	}
+	alive, err := first.StdinPipe() // the first process ends when this test lets go of it, however this test ends
+	must(t, err)
+	said, err := first.StdoutPipe()
+	must(t, err)
+	must(t, nettest.DoIn(at, first.Start))
+	m.pid = first.Process.Pid
+	t.Cleanup(func() {
+		alive.Close()
+		first.Wait()
+	})
+	if ready, _ := io.ReadAll(said); string(ready) != "ready" {
+		t.Fatalf("the first process of %s ended: %q", name, ready)
+	}
+	return m
+}
+
+// initMachine is a machine's first process: it makes the new namespaces the machine's, and reaps orphans until its
+// standard input ends.
+func initMachine(name, disk string) int {
+	if err := furnish(name, disk); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+		return 1
+	}
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, unix.SIGCHLD)
+	os.Stdout.WriteString("ready")
+	os.Stdout.Close()
+	go func() {
+		io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	}()
+	for range ended {
+		for pid := 1; pid > 0; {
+			pid, _ = unix.Wait4(-1, nil, unix.WNOHANG, nil)
+		}
+	}
+	return 0
+}
+
+func furnish(name, disk string) error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil { // mount --make-rprivate /
+		return fmt.Errorf("making mounts private: %w", err)
+	}
+	for _, dir := range folders { // mount --bind DISK/DIR /DIR
+		if err := unix.Mount(filepath.Join(disk, dir), "/"+dir, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("mounting /%s: %w", dir, err)
+		}
+	}
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return fmt.Errorf("mounting /proc: %w", err)
+	}
+	if err := nettest.FreshSysfs(); err != nil {
+		return err
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil { // as systemd does, for mountPropagation
+		return fmt.Errorf("making mounts shared: %w", err)
+	}
+	return os.NewSyscallError("sethostname", unix.Sethostname([]byte(name)))
+}
+
+// enter starts a command in the machine's namespaces.
+func (m *machine) enter(cmd *exec.Cmd) error {
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with this goroutine
+		started <- func() error {
+			at, err := unix.PidfdOpen(m.pid, 0)
+			if err != nil {
+				return os.NewSyscallError("pidfd_open", err)
+			}
+			defer unix.Close(at)
+			if err := unix.Unshare(unix.CLONE_FS); err != nil { // or setns refuses a mount namespace
+				return os.NewSyscallError("unshare", err)
+			}
+			if err := unix.Setns(at, unix.CLONE_NEWNS|unix.CLONE_NEWPID|unix.CLONE_NEWUTS|unix.CLONE_NEWNET); err != nil {
+				return os.NewSyscallError("setns", err)
+			}
+			return cmd.Start()
+		}()
+	}()
+	return <-started
+}
+
+// run runs a program on the machine, and returns what it prints on standard output.
+func (m *machine) run(program string, args ...string) (string, error) {
+	var out, errs bytes.Buffer
+	cmd := exec.Command(program, args...)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := m.enter(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
+		return out.String(), fmt.Errorf("%s: %s %s: %w\n%s%s", m.name, filepath.Base(program), strings.Join(args, " "), err, out.String(), errs.String())
+	}
+	return out.String(), nil
+}
+
+// mustRun is run of a program that may not fail.
+func (m *machine) mustRun(program string, args ...string) string {
+	m.t.Helper()
+	out, err := m.run(program, args...)
+	must(m.t, err)
+	return out
+}
+
+// write writes a file of the machine's disk.
+func (m *machine) write(name, content string) {
+	m.t.Helper()
+	path := filepath.Join(m.disk, name)
+	must(m.t, os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o600))
+}
+
+// daemon is a program that runs on a machine until it is killed.
+type daemon struct {
+	*machine
+	program string
+	args    []string
+	kept    string // folder for its log, after the test
+	cmd     *exec.Cmd
+	ended   chan struct{} // closed when the process has ended
+}
+
+// daemon starts a daemon, which writes into /var/log/NAME.log.
+func (m *machine) daemon(program string, args ...string) *daemon {
+	m.t.Helper()
+	d := &daemon{machine: m, program: program, args: args, kept: m.t.ArtifactDir()}
+	d.start()
+	m.t.Cleanup(func() {
+		d.kill()
+		d.keepLog()
+		if m.t.Failed() {
+			m.t.Logf("last words of %s's %s:\n%s", m.name, filepath.Base(program), d.lastWords())
+		}
+	})
+	return d
+}
+
+func (d *daemon) log() string {
+	return filepath.Join(d.disk, "var/log", filepath.Base(d.program)+".log")
+}
+
+// keepLog copies the daemon's log to where `go test -artifacts` keeps it.
+func (d *daemon) keepLog() {
+	raw, err := os.ReadFile(d.log())
+	if err == nil {
+		err = os.WriteFile(filepath.Join(d.kept, d.name+"-"+filepath.Base(d.log())), raw, 0o644)
+	}
+	if err != nil {
+		d.t.Error(err)
+	}
+}
+
+func (d *daemon) start() {
+	d.t.Helper()
+	log, err := os.OpenFile(d.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	must(d.t, err)
+	defer log.Close()
+	cmd, ended := exec.Command(d.program, d.args...), make(chan struct{})
+	cmd.Stdout, cmd.Stderr = log, log
+	must(d.t, d.enter(cmd))
+	go func() { cmd.Wait(); close(ended) }()
+	d.cmd, d.ended = cmd, ended
+}
+
+// kill sends SIGKILL. The process is gone when kill returns.
+func (d *daemon) kill() {
+	d.cmd.Process.Kill()
+	<-d.ended
+}
+
+// until waits until a daemon does what it is there for. A daemon that has ended fails the test at once.
+func (d *daemon) until(what string, cond func() bool) {
+	d.t.Helper()
+	nettest.Eventually(d.t, what, func() bool {
+		select {
+		case <-d.ended:
+			d.t.Fatalf("waiting for %s: %s ended: %s", what, filepath.Base(d.program), d.cmd.ProcessState)
+		default:
+		}
+		return cond()
+	})
+}
+
+// words returns all of the daemon's log.
+func (d *daemon) words() string {
+	raw, _ := os.ReadFile(d.log())
+	return string(raw)
+}
+
+// lastWords returns the end of the daemon's log.
+func (d *daemon) lastWords() string {
+	lines := strings.Split(strings.TrimSpace(d.words()), "\n")
+	return strings.Join(lines[max(0, len(lines)-15):], "\n")
+}

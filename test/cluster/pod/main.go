@@ -1,0 +1,149 @@
+// The pod of test/cluster: a program that is all of a container image.
+//
+//	pod pause           # the sandbox: waits
+//	pod serve           # tells everybody who connects to port 8080 its name ($POD) and the client's address, and then much more
+//	pod ask NAME=ADDR...  # asks others, and fails unless each has its name and sees this pod's own address
+//	pod meet NAME,... ADDR:PORT...  # asks at each place until each of the others has answered there
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const port = "8080"
+
+// more fills packets of the size of the path's MTU.
+var more = strings.Repeat("more ", 20_000)
+
+func main() {
+	switch os.Args[1] {
+	case "serve":
+		if err := serve(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		pause()
+	case "ask":
+		if !askAll(os.Args[2:]) {
+			os.Exit(1)
+		}
+	case "meet":
+		if !meetAll(strings.Split(os.Args[2], ","), os.Args[3:]) {
+			os.Exit(1)
+		}
+	default:
+		pause()
+	}
+}
+
+// pause waits for SIGTERM, says so, and goes on for as long as $LINGER says.
+func pause() {
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, syscall.SIGTERM)
+	<-told
+	fmt.Println("ending")
+	linger, _ := time.ParseDuration(os.Getenv("LINGER"))
+	time.Sleep(linger)
+}
+
+func serve() error {
+	l, err := net.Listen("tcp", ":"+port)
+	if err != nil {
+		return err
+	}
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			fmt.Fprintf(conn, "%s %s\n%s", os.Getenv("POD"), conn.RemoteAddr().(*net.TCPAddr).IP, more)
+			conn.Close()
+		}
+	}()
+	return nil
+}
+
+// askAll asks all others at once, and prints what went wrong.
+func askAll(others []string) (well bool) {
+	well = true
+	var (
+		all sync.WaitGroup
+		mu  sync.Mutex
+	)
+	for _, o := range others {
+		name, addr, _ := strings.Cut(o, "=")
+		all.Go(func() {
+			if err := ask(name, addr); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				fmt.Printf("%s at %s: %v\n", name, addr, err)
+				well = false
+			}
+		})
+	}
+	all.Wait()
+	return well
+}
+
+// meetAll asks at places until each of the others has answered there.
+func meetAll(names, places []string) (well bool) {
+	well = true
+	for _, place := range places {
+		met := map[string]bool{}
+		for end := time.Now().Add(30 * time.Second); len(met) < len(names); {
+			said, _, err := say(place)
+			name, _, _ := strings.Cut(said, " ")
+			if err == nil && slices.Contains(names, name) {
+				met[name] = true
+			}
+			if time.Now().After(end) {
+				fmt.Printf("at %s answer only %v of %v; last: %q, %v\n", place, met, names, said, err)
+				well = false
+				break
+			}
+		}
+	}
+	return well
+}
+
+func ask(name, addr string) error {
+	said, own, err := say(net.JoinHostPort(addr, port))
+	if err != nil {
+		return err
+	}
+	if want := fmt.Sprintf("%s %s", name, own); said != want {
+		return fmt.Errorf("says %q, want %q", said, want)
+	}
+	return nil
+}
+
+// say returns what is said at a place, and this program's own address there.
+func say(place string) (said string, own net.IP, err error) {
+	conn, err := net.DialTimeout("tcp", place, 10*time.Second)
+	if err != nil {
+		return "", nil, err
+	}
+	defer conn.Close()
+	own = conn.LocalAddr().(*net.TCPAddr).IP
+	conn.SetDeadline(time.Now().Add(10 * time.Second))
+	all, err := io.ReadAll(conn)
+	if err != nil {
+		return "", own, err
+	}
+	said, rest, _ := strings.Cut(string(all), "\n")
+	if rest != more {
+		return said, own, fmt.Errorf("says %q, and then %d bytes instead of %d", said, len(rest), len(more))
+	}
+	return said, own, nil
+}

@@ -1,0 +1,241 @@
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
+)
+
+// imageName is the image of all pods, and of their sandboxes: test/cluster/pod.
+const imageName = "berth.test/pod:1"
+
+// writeImage writes that image into a file, and returns the file's path, and that of the program in it.
+func writeImage(t *testing.T) (file, pod string) {
+	t.Helper()
+	dir := t.TempDir()
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", dir+"/pod", "./pod")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building the pod's program: %v\n%s", err, out)
+	}
+	program, err := os.ReadFile(dir + "/pod")
+	must(t, err)
+	file = filepath.Join(dir, "image.tar")
+	programs.Image{
+		Name: imageName, Command: []string{"/pod", "pause"}, Files: []programs.File{{Name: "pod", Mode: 0o755, Content: program}},
+	}.Write(t, file)
+	return file, dir + "/pod"
+}
+
+// deployment is the manifest of pods that are spread over the nodes. linger is how long they go on when they are told to end.
+func deployment(name string, replicas int, linger time.Duration) string {
+	return fmt.Sprintf(`apiVersion: apps/v1
+kind: Deployment
+metadata: {name: %[1]s}
+spec:
+  replicas: %[2]d
+  selector: {matchLabels: {app: %[1]s}}
+  template:
+    metadata: {labels: {app: %[1]s}}
+    spec:
+      automountServiceAccountToken: false
+      enableServiceLinks: false
+      terminationGracePeriodSeconds: 60
+      topologySpreadConstraints:
+      - {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: %[1]s}}}
+      containers:
+      - name: pod
+        image: %[3]s
+        imagePullPolicy: Never
+        command: [/pod, serve]
+        env:
+        - {name: POD, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+        - {name: LINGER, value: %[4]s}
+`, name, replicas, imageName, linger)
+}
+
+// pod is what the tests want to know of a Pod.
+type pod struct {
+	Metadata struct{ Name, UID string }
+	Spec     struct{ NodeName string }
+	Status   struct {
+		PodIPs     []struct{ IP string }
+		Conditions []struct{ Type, Status string }
+	}
+}
+
+func (p pod) ready() bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == "Ready" {
+			return c.Status == "True"
+		}
+	}
+	return false
+}
+
+// pods returns the pods of a Deployment.
+func (c *control) pods(app string) []pod {
+	c.t.Helper()
+	var list struct{ Items []pod }
+	c.get(&list, "pods", "-l", "app="+app)
+	return list.Items
+}
+
+// deploy makes a Deployment, waits until its pods are ready, and returns them.
+func (c *cluster) deploy(app string, replicas int, linger time.Duration) (all []pod) {
+	c.t.Helper()
+	c.apply(deployment(app, replicas, linger))
+	defer func() {
+		if c.t.Failed() {
+			out, _ := c.kubectl("get", "events")
+			c.t.Log(out)
+		}
+	}()
+	nettest.Eventually(c.t, fmt.Sprintf("%d pods of %s to be ready", replicas, app), func() bool {
+		all = c.pods(app)
+		ready := 0
+		for _, p := range all {
+			if p.ready() {
+				ready++
+			}
+		}
+		return ready == replicas
+	})
+	return all
+}
+
+// reach has each pod ask each other one by all its addresses.
+func (c *cluster) reach(all []pod) {
+	c.t.Helper()
+	ask := []string{}
+	for _, p := range all {
+		if len(p.Status.PodIPs) != 2 {
+			c.t.Errorf("pod %s has the addresses %v, want one of each family", p.Metadata.Name, p.Status.PodIPs)
+		}
+		for _, a := range p.Status.PodIPs {
+			ask = append(ask, p.Metadata.Name+"="+a.IP)
+		}
+	}
+	var asking sync.WaitGroup
+	for _, p := range all {
+		asking.Go(func() {
+			if _, err := c.kubectl(append([]string{"exec", p.Metadata.Name, "--", "/pod", "ask"}, ask...)...); err != nil {
+				c.t.Errorf("pod %s on %s does not reach all others: %v", p.Metadata.Name, p.Spec.NodeName, err)
+			}
+		})
+	}
+	asking.Wait()
+}
+
+// states are what the oracle sees on each node. Tracked flows are left out: programs of the node have some, too.
+func (c *cluster) states() (all []nettest.State) {
+	c.t.Helper()
+	for _, n := range c.nodes {
+		all = append(all, nettest.Snapshot(c.t, n.net).Without("conntrack"))
+	}
+	return all
+}
+
+// nothingLeft waits until each node has no attachment and is as it was when empty was taken, and has the agents audit.
+func (c *cluster) nothingLeft(empty []nettest.State) {
+	c.t.Helper()
+	for i, n := range c.nodes {
+		nettest.Eventually(c.t, n.name+" to have released all attachments", n.released)
+		diff := ""
+		for end := time.Now().Add(nettest.Deadline); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+			if diff = empty[i].Diff(nettest.Snapshot(c.t, n.net).Without("conntrack")); diff == "" {
+				break
+			}
+		}
+		if diff != "" {
+			if lines := strings.SplitAfter(diff, "\n"); len(lines) > 20 {
+				diff = strings.Join(lines[:20], "") + "..."
+			}
+			c.t.Errorf("left behind on %s after %s:\n%s", n.name, nettest.Deadline, diff)
+		}
+		if out, err := n.run(filepath.Join(n.bin, "berth"), "audit"); err != nil {
+			c.t.Error(out, err)
+		}
+	}
+}
+
+// Pods run on three nodes, and each reaches each other by both families and is seen by its own address. When they are
+// gone, nothing is left of them on any node but the ways to other nodes.
+func TestPods(t *testing.T) {
+	c := startCluster(t, 3)
+	empty := c.states()
+	began := time.Now()
+	all := c.deploy("web", 12, 0)
+	t.Logf("12 pods are ready after %s", time.Since(began).Round(10*time.Millisecond))
+	on := map[string]int{}
+	for _, p := range all {
+		on[p.Spec.NodeName]++
+	}
+	if len(on) != len(c.nodes) {
+		t.Errorf("the pods are not on all nodes: %v", on)
+	}
+	began = time.Now()
+	c.reach(all)
+	t.Logf("each has reached each after %s", time.Since(began).Round(10*time.Millisecond))
+	began = time.Now()
+	c.mustKubectl("delete", "deployment", "web", "--cascade=foreground", "--timeout=60s")
+	t.Logf("the pods are deleted after %s", time.Since(began).Round(10*time.Millisecond))
+	c.nothingLeft(empty)
+	t.Logf("nothing is left after %s", time.Since(began).Round(10*time.Millisecond))
+	for _, n := range c.nodes {
+		if ways := n.ways(); len(ways) != 4 {
+			t.Errorf("the ways of %s to two others: %q", n.name, strings.Join(ways, ""))
+		}
+	}
+}
+
+// Two nodes are on one segment, and the third is behind a router, which knows nothing of pods. Packets between the two go
+// natively, those to and from the third through the tunnel, and each pod reaches each other by both families. Somebody takes
+// the tunnel away, and the agent puts it back.
+func TestRouter(t *testing.T) {
+	c := startCluster(t, 3, 3)
+	empty := c.states()
+	by := func(n *node) (links string) {
+		for _, w := range n.ways() {
+			f := strings.Fields(w)
+			links += f[slices.Index(f, "dev")+1][:4] + " "
+		}
+		return links
+	}
+	for i, want := range []string{"bert bert eth0 eth0 ", "bert bert eth0 eth0 ", "bert bert bert bert "} {
+		links := strings.Fields(by(c.nodes[i]))
+		slices.Sort(links)
+		if got := strings.Join(links, " ") + " "; got != want {
+			t.Errorf("%s leads to others by %q, not %q", c.nodes[i].name, got, want)
+		}
+	}
+	all := c.deploy("web", 6, 0)
+	c.reach(all)
+	far := c.nodes[2]
+	for _, p := range all { // as the kubelet of another node, or the API server, may have to
+		for _, a := range p.Status.PodIPs {
+			if said := far.answers(a.IP); !strings.HasPrefix(said, p.Metadata.Name+" ") {
+				t.Errorf("the node %s does not reach pod %s at %s on %s: %q", far.name, p.Metadata.Name, a.IP, p.Spec.NodeName, said)
+			}
+		}
+	}
+	device := ""
+	for _, w := range far.ways() {
+		f := strings.Fields(w)
+		device = f[slices.Index(f, "dev")+1]
+	}
+	nettest.Run(t, far.net, "ip link del "+device)
+	nettest.Eventually(t, "a sweep to have put the tunnel back", func() bool { return len(far.ways()) == 4 })
+	c.reach(all)
+	c.mustKubectl("delete", "deployment", "web", "--cascade=foreground", "--timeout=60s")
+	c.nothingLeft(empty)
+}

@@ -1,0 +1,88 @@
+package cluster
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// service is the manifest of a Service of an app's pods, of both families, which the nodes have a port for, too.
+func service(app string) string {
+	return fmt.Sprintf(`apiVersion: v1
+kind: Service
+metadata: {name: %[1]s}
+spec:
+  type: NodePort
+  ipFamilyPolicy: RequireDualStack
+  selector: {app: %[1]s}
+  ports: [{port: 80, targetPort: 8080}]
+`, app)
+}
+
+// serve makes a Service, and returns its addresses and its port of the nodes.
+func (c *control) serve(app string) (addrs []string, port int) {
+	c.t.Helper()
+	c.apply(service(app))
+	var s struct {
+		Spec struct {
+			ClusterIPs []string
+			Ports      []struct{ NodePort int }
+		}
+	}
+	c.get(&s, "service", app)
+	if len(s.Spec.ClusterIPs) != 2 {
+		c.t.Fatalf("the service has the addresses %v", s.Spec.ClusterIPs)
+	}
+	return s.Spec.ClusterIPs, s.Spec.Ports[0].NodePort
+}
+
+// Services lead to pods on all nodes: from pods, from nodes, and from outside by the nodes' ports; natively and through the
+// tunnel. A pod that a service leads to itself, too, is reached. When the pods are gone nothing is left of them.
+func TestServices(t *testing.T) {
+	c := startCluster(t, 3, 3)
+	empty := c.states()
+	all := c.deploy("web", 6, 0)
+	addrs, port := c.serve("web")
+	var places []string
+	for _, a := range addrs {
+		places = append(places, net.JoinHostPort(a, "80"))
+	}
+	for _, n := range c.nodes {
+		places = append(places, net.JoinHostPort(n.address4(), fmt.Sprint(port)), net.JoinHostPort(n.address6(), fmt.Sprint(port)))
+	}
+	var names []string
+	for _, p := range all {
+		names = append(names, p.Metadata.Name)
+	}
+	askers := map[string]func() (string, error){
+		"the world": func() (string, error) {
+			return c.run(c.pod, append([]string{"meet", strings.Join(names, ",")}, places[2:]...)...)
+		},
+	}
+	for _, n := range c.nodes {
+		askers["node "+n.name] = func() (string, error) {
+			return n.run(c.pod, append([]string{"meet", strings.Join(names, ",")}, places...)...)
+		}
+	}
+	for _, p := range all {
+		askers["pod "+p.Metadata.Name+" on "+p.Spec.NodeName] = func() (string, error) {
+			return c.kubectl(append([]string{"exec", p.Metadata.Name, "--", "/pod", "meet", strings.Join(names, ",")}, places...)...)
+		}
+	}
+	for who, ask := range askers {
+		if _, err := ask(); err != nil {
+			t.Errorf("%s: %v", who, err)
+		}
+	}
+	c.mustKubectl("delete", "service", "web")
+	c.mustKubectl("delete", "deployment", "web", "--cascade=foreground", "--timeout=60s")
+	for _, n := range c.nodes {
+		nettest.Eventually(t, "kube-proxy of "+n.name+" to forget the service", func() bool {
+			return !strings.Contains(nettest.Snapshot(t, n.net).String(), "default/web")
+		})
+	}
+	c.nothingLeft(empty)
+}
