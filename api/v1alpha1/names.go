@@ -1,0 +1,21 @@
+package v1alpha1
+
+import "k8s.io/apimachinery/pkg/runtime/schema"
+
+// GroupVersion is the group and version of all types of this package.
+var GroupVersion = schema.GroupVersion{Group: "berth.dev", Version: "v1alpha1"}
+
+// Annotations and finalizers.
+const (
+	// AnnotationPool names the pool that a pod wants, or all pods of a namespace that name none themselves.
+	AnnotationPool = "berth.dev/pool"
+	// Finalizer keeps an IPPool while nodes have blocks of it, and a NodeNetwork while its node may hold blocks.
+	Finalizer = "berth.dev/blocks"
+)
+
+// Condition types.
+const (
+	ConditionReady     = "Ready"
+	ConditionExhausted = "Exhausted" // of an IPPool
+	ConditionRefused   = "Refused"   // of a NodeNetwork
+)
