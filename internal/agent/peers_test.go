@@ -199,10 +199,21 @@ func TestTunnel(t *testing.T) {
 		t.Errorf("pods have an MTU of %d bytes", mtu)
 	}
 
-	nettest.Run(t, nil, "ip link del "+device)
-	r.Sweep(t.Context())
-	want(slices.Concat(near, through)...)
-	r.wantClean()
+	watching, watched := context.WithCancel(t.Context())
+	r.mend.Listen(r.drain.Waiting)
+	ended := make(chan struct{})
+	go func() { defer close(ended); r.mend.Keep(watching) }()
+	for _, harm := range []string{"del " + device, "set down dev " + device, "set mtu 1300 dev " + device} {
+		nettest.Run(t, nil, "ip link "+harm)
+		nettest.Eventually(t, "the device to be as it was after ip link "+harm, func() bool {
+			l, err := r.node.Conn.Link(device)
+			return err == nil && l.Up && l.MTU == 1450
+		})
+		want(slices.Concat(near, through)...)
+		r.wantClean()
+	}
+	watched()
+	<-ended
 
 	self.Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.2"), self.Addresses[1]} // so that the device is made anew
 	r.cluster.Peers.Self(self)

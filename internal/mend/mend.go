@@ -1,4 +1,4 @@
-// Package mend repairs the links and routes of wanted owners as soon as the kernel tells that
+// Package mend repairs the links, routes and the tunnel of wanted owners as soon as the kernel tells that
 // others have changed them. The sweep finds changes that the kernel does not tell.
 package mend
 
@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/mode"
 	"github.com/berth-net/berth/internal/node"
+	"github.com/berth-net/berth/internal/peers"
 	"github.com/berth-net/berth/internal/stamp"
 )
 
@@ -133,13 +135,30 @@ func (m *Mend) mend(ctx context.Context, id hold.ID, first bool) (failed bool) {
 	if _, ok := m.Ledger.Owner(id); !ok {
 		return false
 	}
-	err := m.Engine.RepairSoon(ctx, id)
+	err := m.Engine.RepairSoon(ctx, append(m.behind(id), id)...)
 	failed = err != nil && ctx.Err() == nil
 	if failed && first {
 		m.Log.Warn("could not mend what others have changed", "owner", id, "err", err)
 	}
 	return failed
 }
+
+// behind returns the owners that need the tunnel, if id is the tunnel's owner: a tunnel that others have deleted
+// took with it all that led through it, and the kernel does not tell of IPv4 routes that go with their link.
+func (m *Mend) behind(id hold.ID) (behind []hold.ID) {
+	if tunnel, held := m.Ledger.Holder(peers.TunnelName); !held || id != tunnel {
+		return nil
+	}
+	for _, o := range m.Ledger.Owners() {
+		if slices.Contains(o.Needs, id) {
+			behind = append(behind, o.ID)
+		}
+	}
+	return behind
+}
+
+// isTunnel reports whether a link is the instance's tunnel to other nodes.
+func (m *Mend) isTunnel(l rtnl.Link) bool { return l.Name == stamp.Tunnel(m.Instance) }
 
 // routeName returns the name by which the ledger finds the owner of a route: a pod's address,
 // or a CIDR of a pool.
@@ -156,6 +175,9 @@ func routeName(r rtnl.Route) hold.Name {
 // linkOwner returns the owner of a link: by the link's name or, if somebody has renamed the
 // link, by its alias or its second name.
 func (m *Mend) linkOwner(l rtnl.Link) (hold.ID, bool) {
+	if m.isTunnel(l) {
+		return m.Ledger.Holder(peers.TunnelName)
+	}
 	if id, ok := stamp.LinkID(l.Name); ok && strings.HasPrefix(l.Name, stamp.Links(m.Instance)) {
 		return id, true
 	}

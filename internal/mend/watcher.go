@@ -109,7 +109,7 @@ func (w *Watcher) Hear(n rtnl.News, now time.Time) {
 			alone := s == nil || s.at.IsZero() || s.gone
 			w.note(id, now, Soon)
 			if s := w.suspects[id]; s != nil {
-				s.gone = alone
+				s.gone = alone && !m.isTunnel(n.Link)
 			}
 		}
 	case rtnl.LinkSet:
@@ -122,10 +122,10 @@ func (w *Watcher) Hear(n rtnl.News, now time.Time) {
 		if up {
 			s.down = false
 		}
-		if up || m.differs(id, n.Link) {
+		if up || m.isTunnel(n.Link) || m.differs(id, n.Link) {
 			w.note(id, now, Soon)
 		}
-		if s := w.suspects[id]; s != nil && (n.Link.Group != m.node.Groups.Live() || n.Link.Master != 0) {
+		if s := w.suspects[id]; s != nil && !m.isTunnel(n.Link) && (n.Link.Group != m.node.Groups.Live() || n.Link.Master != 0) {
 			s.loose = true
 		}
 	}

@@ -20,8 +20,8 @@ type tunnel struct {
 	err    error
 }
 
-// tunnelName is the name of the tunnel's owner, and tunnelSort is what its record says.
-var tunnelName = hold.Name{Space: "tunnel", Name: "vxlan"}
+// TunnelName is the name of the tunnel's owner, and tunnelSort is what its record says.
+var TunnelName = hold.Name{Space: "tunnel", Name: "vxlan"}
 
 const tunnelSort = "tunnel"
 
@@ -46,7 +46,7 @@ func (p *Peers) tunnels(n Node, o known) bool {
 // heldTunnel returns the tunnel that the ledger has.
 func (p *Peers) heldTunnel() tunnel {
 	t := tunnel{err: errNoTunnel}
-	id, held := p.Ledger.Holder(tunnelName)
+	id, held := p.Ledger.Holder(TunnelName)
 	if !held {
 		return t
 	}
@@ -112,7 +112,7 @@ func (p *Peers) keepTunnel(ctx context.Context) (t tunnel, renewed bool) {
 		id = hold.NewID()
 	}
 	next := hold.Owner{
-		ID: id, Meta: record{Sort: tunnelSort}.encode(), Names: []hold.Name{tunnelName},
+		ID: id, Meta: record{Sort: tunnelSort}.encode(), Names: []hold.Name{TunnelName},
 		Holds: []hold.Hold{{Owner: id, Spec: d}},
 	}
 	var err error

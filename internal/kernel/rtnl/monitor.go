@@ -59,8 +59,8 @@ type News struct {
 	Shape  Rate // Reshaped, Repoliced: the zero Rate, if it is not as Shape or Police makes it
 }
 
-// Monitor tells of changes to an instance's live links, and to Berth's routes, shapes and police, and of
-// addresses.
+// Monitor tells of changes to an instance's live links and its tunnel (stamp.Tunnel), to Berth's routes, shapes and
+// police, and of addresses.
 type Monitor struct {
 	file   *os.File // the socket
 	raw    syscall.RawConn

@@ -109,6 +109,7 @@ func monitorFilter(groups stamp.Groups, prefix string) ([]bpf.RawInstruction, er
 			when(bpf.JumpEqual, word(groups.Coming()), drop),
 			when(bpf.JumpEqual, word(groups.Cut()), drop))),
 		acceptText(prefix, unix.IFLA_IFNAME),
+		acceptText(stamp.Tunnel(prefix[1:]), unix.IFLA_IFNAME),
 		acceptText(stamp.Aliases(prefix), unix.IFLA_IFALIAS),
 		acceptText(stamp.AltName(prefix), unix.IFLA_PROP_LIST, unix.IFLA_ALT_IFNAME),
 		drop))
