@@ -73,9 +73,10 @@ type plugin struct {
 
 func (p *plugin) command() *cobra.Command {
 	c := &cobra.Command{
-		Use:     "kubectl berth [flags] COMMAND [ARGUMENT]...",
-		Version: version.Text,
-		Short:   "Run a command of berth beside the agents of a cluster's nodes",
+		Use:         Name + " [flags] COMMAND [ARGUMENT]...",
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl berth"},
+		Version:     version.Text,
+		Short:       "Run a command of berth beside the agents of a cluster's nodes",
 		Long: `kubectl berth runs a command of berth, such as status, audit or history, beside the agents of
 a cluster's nodes: in the pods of Berth's DaemonSet, by kubectl exec. With several nodes each line begins with
 the node's name, and -o json prints an object with what each node says. A command that names a pod

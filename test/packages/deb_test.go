@@ -25,7 +25,7 @@ func TestDeb(t *testing.T) {
 	nettest.Same(t, files, d.files(), "dpkg -P of a package that was never used left files")
 	d.must("dpkg -i "+former, "nothing is started yet", "systemctl enable --now berthd")
 	nettest.Same(t, node, nettest.Snapshot(t, nil).Without("sysctl"), "dpkg -i changed the node")
-	d.must("berth --version && berthd --version && kubectl-berth --version", "berth version v0.0.1", "berthd version v0.0.1", "kubectl berth")
+	d.must("berth --version && berthd --version && kubectl-berth --version", "berth version v0.0.1", "berthd version v0.0.1", "kubectl berth version v0.0.1")
 	d.must("berthd --check-config", "the configuration is fine")
 	d.must("bash -n /usr/share/bash-completion/completions/berth")
 	d.must("gzip -dc /usr/share/man/man8/berthd.8.gz /usr/share/man/man1/berth-uninstall.1.gz", "BERTHD", "dry-run", "Berth v0.0.1")
