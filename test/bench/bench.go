@@ -28,6 +28,7 @@ var stages = []stage{
 	{"beside", true, beside},
 	{"ports", true, ports},
 	{"bandwidth", true, bandwidth},
+	{"nodes", true, nodes},
 	{"history", true, history},
 	{"scale", false, scale},
 	{"ipam", false, addresses},
