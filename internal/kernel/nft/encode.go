@@ -127,15 +127,30 @@ func (r *request) addSet(table string, id uint32, s set) {
 	r.add(unix.NFT_MSG_NEWSET, netlink.Create, attrs...)
 	r.addEntries(table, id, s.name, s.entries)
 
-	members := elements(s.ranges)
-	for len(members) > 0 {
-		n := min(len(members), elementsPerMessage)
-		r.addMembers(table, id, s.name, members[:n])
-		members = members[n:]
+	r.addMembers(table, id, s.name, elements(s.ranges))
+}
+
+// addMembers adds members to an interval set. If id is 0 the set is in the kernel's table already; otherwise the transaction
+// makes the set, with this id.
+func (r *request) addMembers(table string, id uint32, set string, members []nftables.SetElement) {
+	for part := range slices.Chunk(members, elementsPerMessage) {
+		attrs := []netlink.Attribute{attr(unix.NFTA_SET_ELEM_LIST_TABLE, table), attr(unix.NFTA_SET_ELEM_LIST_SET, set)}
+		if id != 0 {
+			attrs = append(attrs, attr32(unix.NFTA_SET_ELEM_LIST_SET_ID, id))
+		}
+		r.add(unix.NFT_MSG_NEWSETELEM, netlink.Create, append(attrs, r.members(part))...)
 	}
 }
 
-func (r *request) addMembers(table string, id uint32, set string, members []nftables.SetElement) {
+// deleteMembers deletes members of an interval set. If the set lacks one of them the transaction fails.
+func (r *request) deleteMembers(table, set string, members []nftables.SetElement) {
+	for part := range slices.Chunk(members, elementsPerMessage) {
+		r.add(unix.NFT_MSG_DELSETELEM, 0, attr(unix.NFTA_SET_ELEM_LIST_TABLE, table), attr(unix.NFTA_SET_ELEM_LIST_SET, set), r.members(part))
+	}
+}
+
+// members makes an attribute of members of an interval set.
+func (r *request) members(members []nftables.SetElement) netlink.Attribute {
 	list := make([]netlink.Attribute, len(members))
 	for i, m := range members {
 		var attrs []netlink.Attribute
@@ -145,9 +160,7 @@ func (r *request) addMembers(table string, id uint32, set string, members []nfta
 		attrs = append(attrs, r.nest(unix.NFTA_SET_ELEM_KEY, netlink.Attribute{Type: unix.NFTA_DATA_VALUE, Data: m.Key}))
 		list[i] = r.nest(unix.NFTA_LIST_ELEM, attrs...)
 	}
-	r.add(unix.NFT_MSG_NEWSETELEM, netlink.Create, attr(unix.NFTA_SET_ELEM_LIST_TABLE, table),
-		attr(unix.NFTA_SET_ELEM_LIST_SET, set), attr32(unix.NFTA_SET_ELEM_LIST_SET_ID, id),
-		r.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, list...))
+	return r.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, list...)
 }
 
 // addEntries adds elements to a set or map of host ports. If id is 0 the set is in the kernel's table

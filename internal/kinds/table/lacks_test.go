@@ -126,8 +126,8 @@ func TestDiffers(t *testing.T) {
 	is("there is none yet", nft.ErrGone)
 	run(t, e, nil)
 	nettest.Eventually(t, "the table to be intact", e.Intact)
-	for range 20 {
-		k.must(e.SetRuleset(ruleset()))
+	for i := range 20 {
+		k.must(e.SetRuleset(varied(i)))
 	}
 	nettest.Eventually(t, "the news of it all to be heard", func() bool { return e.touched.Load() == e.sound.Load() })
 	is("written by the agent")

@@ -97,6 +97,7 @@ type Keeper struct {
 // tables is what Keeper uses of nft.Tables, so that tests can replace it.
 type tables interface {
 	Replace(nft.Ruleset) error
+	Adjust(was, now nft.Ruleset) (bool, error)
 	Change(was, now nft.Ruleset) error
 	Complete(nft.Ruleset) error
 	Verify(nft.Ruleset) (nft.Generation, error)
@@ -150,17 +151,24 @@ func (k *Keeper) Kind() hold.Kind {
 func (k *Keeper) SetRuleset(r nft.Ruleset) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	was := k.want
+	was, intact := k.want, k.Intact() && !k.unsure
 	k.want = r
-	k.sound.Store(0)
 	if k.held == "" {
+		k.sound.Store(0)
 		return nil
 	}
 	if err := k.learn(); err != nil {
+		k.sound.Store(0)
 		return err
 	}
 	now := k.wanted(k.held, r.Instance)
 	was.Owner, was.Ports = now.Owner, now.Ports
+	if intact {
+		if adjusted, err := k.tables.Adjust(was, now); adjusted && err == nil {
+			return nil // the next sweep compares
+		}
+	}
+	k.sound.Store(0)
 	if err := k.tables.Change(was, now); err != nil {
 		return err
 	}

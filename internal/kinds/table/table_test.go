@@ -255,6 +255,15 @@ func TestRunTellsOfWhatIsRightAgain(t *testing.T) {
 	}
 }
 
+// varied returns rulesets for different i of which each differs from the one before: in addresses alone if i is odd, and in
+// rules, too, if it is even.
+func varied(i int) nft.Ruleset {
+	r := ruleset()
+	r.Excluded = append(r.Excluded, netip.PrefixFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), 32))
+	r.FirstPort = uint16(2000 + i/2)
+	return r
+}
+
 // Run does not report the agent's own changes of the table, nor others' of other tables.
 func TestRunTellsOfNothingElse(t *testing.T) {
 	at := nettest.Node(t)
@@ -262,11 +271,11 @@ func TestRunTellsOfNothingElse(t *testing.T) {
 	k := kind{t, e.Kind()}
 	k.must(k.acquire(newHold(instance)))
 	nettest.Eventually(t, "the table to be intact", e.Intact)
-	for range 3 {
+	for i := range 4 {
 		change(t, at, func(c *nftables.Conn) {
 			c.AddTable(&nftables.Table{Name: "firewall", Family: nftables.TableFamilyINet})
 		})
-		k.must(e.SetRuleset(ruleset()))
+		k.must(e.SetRuleset(varied(i)))
 		nettest.Eventually(t, "the news", func() bool { return e.touched.Load() == e.sound.Load() })
 	}
 	if len(well) > 0 {
@@ -337,6 +346,59 @@ func TestSetRuleset(t *testing.T) {
 	case drift := <-drifts:
 		t.Errorf("drift: %v", drift)
 	default:
+	}
+}
+
+// counted counts the tables that are written anew, and read.
+type counted struct {
+	tables
+	written, read int
+}
+
+func (c *counted) Replace(r nft.Ruleset) error       { c.written++; return c.tables.Replace(r) }
+func (c *counted) Change(was, now nft.Ruleset) error { c.written++; return c.tables.Change(was, now) }
+func (c *counted) Verify(r nft.Ruleset) (nft.Generation, error) {
+	c.read++
+	return c.tables.Verify(r)
+}
+
+// If a ruleset differs in addresses alone, such as those of a cluster's nodes, SetRuleset neither writes nor reads the table: it
+// changes these addresses, and the table stays intact. If others touch the table meanwhile, it gets the last ruleset.
+func TestSetAddresses(t *testing.T) {
+	at := nettest.Node(t)
+	e := New(Options{Tables: nft.Open(at), Ruleset: ruleset()})
+	c := &counted{tables: e.tables}
+	e.tables = c
+	run(t, e, nil)
+	k, h := kind{t, e.Kind()}, newHold(instance)
+	k.must(k.acquire(h))
+	nettest.Eventually(t, "the table to be intact", e.Intact)
+	var last nft.Ruleset
+	locked(e, func() { c.written, c.read = 0, 0 })
+	for i := range 20 {
+		last = varied(2*i + 1)
+		last.FirstPort = 0
+		k.must(e.SetRuleset(last))
+		if !e.Intact() {
+			t.Error("the table is not intact")
+		}
+	}
+	locked(e, func() {
+		if c.written > 0 || c.read > 0 {
+			t.Errorf("the table was written %d times, and read %d times", c.written, c.read)
+		}
+	})
+	last.Owner = string(h.Owner)
+	if _, err := nft.Open(at).Verify(last); err != nil {
+		t.Error(err)
+	}
+
+	change(t, at, func(c *nftables.Conn) { c.FlushRuleset() })
+	last.Excluded = varied(99).Excluded
+	k.must(e.SetRuleset(last))
+	nettest.Eventually(t, "the table to be intact again", e.Intact)
+	if _, err := nft.Open(at).Verify(last); err != nil {
+		t.Error(err)
 	}
 }
 
