@@ -94,15 +94,15 @@ func (a *Agent) furnish(o Options) (err error) {
 		Drain: a.drain.All, Sweep: a.Sweep, Exposed: a.traffic.Exposed,
 		Forwards: a.ground.Forwards, Forward: a.ground.Forward, Addressed: a.traffic.MappedAnew,
 	})
-	a.rebuild = rebuild.New(a.core, n, a.drain, a.ground, finder, a.core.LedgerOptions(n.Kinds(), daemon.Views{
-		Rest:   a.ground.Rest,
-		Follow: daemon.Follow(a.drain.Follow, a.index.Follow(a.unreadable), a.ground.Follow, a.traffic.Ports.Follow),
-	}))
-	a.Verbs = verbs.New(d, a.index, a.drain, a.ground, all, n.OpenNetns)
-	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all)
 	if a.cluster, err = cluster.New(d, n, a.ground, o.Config.Kubernetes, o.Version); err != nil {
 		return err
 	}
+	a.rebuild = rebuild.New(a.core, n, a.drain, a.ground, finder, a.core.LedgerOptions(n.Kinds(), daemon.Views{
+		Rest:   a.ground.Rest,
+		Follow: daemon.Follow(a.drain.Follow, a.index.Follow(a.unreadable), a.ground.Follow, a.traffic.Ports.Follow, a.cluster.Peers.Follow),
+	}))
+	a.Verbs = verbs.New(d, a.index, a.drain, a.ground, all, n.OpenNetns)
+	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all)
 	a.ground.Hooks = ground.Hooks{
 		Exposed: a.traffic.Exposed, Rests: a.traffic.Rests, Left: a.traffic.Ports.ClearLeft, Tell: a.Tell,
 		Reached: a.cluster.Peers.Reached, Tunnel: a.cluster.Peers.Tunnel, Overhead: a.cluster.Peers.Overhead,
@@ -127,7 +127,9 @@ func (a *Agent) openLedger() error {
 		return err
 	}
 	a.ground.Restore()
-	a.traffic.Ports.Restore(a.core.Ledger.Owners())
+	owners := a.core.Ledger.Owners()
+	a.traffic.Ports.Restore(owners)
+	a.cluster.Peers.Restore(owners)
 	if err := a.ground.SetTable(); err != nil { // before the engine verifies the table
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -145,16 +144,11 @@ func (m *Mend) mend(ctx context.Context, id hold.ID, first bool) (failed bool) {
 
 // behind returns the owners that need the tunnel, if id is the tunnel's owner: a tunnel that others have deleted
 // took with it all that led through it, and the kernel does not tell of IPv4 routes that go with their link.
-func (m *Mend) behind(id hold.ID) (behind []hold.ID) {
+func (m *Mend) behind(id hold.ID) []hold.ID {
 	if tunnel, held := m.Ledger.Holder(peers.TunnelName); !held || id != tunnel {
 		return nil
 	}
-	for _, o := range m.Ledger.Owners() {
-		if slices.Contains(o.Needs, id) {
-			behind = append(behind, o.ID)
-		}
-	}
-	return behind
+	return m.Ledger.Needers(id)
 }
 
 // isTunnel reports whether a link is the instance's tunnel to other nodes.

@@ -42,7 +42,9 @@ type record struct {
 const nodeSort = "node"
 
 // Name returns the name that the owner of another node has.
-func Name(node string) hold.Name { return hold.Name{Space: "node", Name: node} }
+func Name(node string) hold.Name { return hold.Name{Space: nodeSpace, Name: node} }
+
+const nodeSpace = "node"
 
 // cidrName is the name of a CIDR. The pools' owners have such names, too (ground.CIDRName): no CIDR is a pool's
 // and another node's.
@@ -68,6 +70,7 @@ type Options struct {
 type Peers struct {
 	*daemon.Core
 	Options
+	view view
 
 	mu         sync.Mutex
 	self       Node             // this node; zero: nobody has told of it
@@ -83,7 +86,7 @@ type Peers struct {
 // New returns Peers that know of no node.
 func New(d *daemon.Core, o Options) *Peers {
 	return &Peers{
-		Core: d, Options: o,
+		Core: d, Options: o, view: newView(),
 		want: map[string]Node{}, dirty: map[string]bool{}, failed: map[string]error{}, wake: make(chan struct{}, 1),
 	}
 }
@@ -413,54 +416,6 @@ func (p *Peers) free(n Node, have owners) error {
 		}
 	}
 	return nil
-}
-
-// owners are the nodes that the ledger has and that are wanted, by name.
-type owners map[string]known
-
-// known is what the ledger has of a node.
-type known struct {
-	id        hold.ID
-	cidrs     []netip.Prefix
-	addresses []netip.Addr
-	tunnels   bool // packets to its pods go through the tunnel
-}
-
-func (p *Peers) owners() owners {
-	all := owners{}
-	for _, o := range p.Ledger.Owners() {
-		if !o.Wanted() || len(o.NamesIn("node")) == 0 { // before the record is decoded: most owners are attachments
-			continue
-		}
-		var r record
-		if json.Unmarshal(o.Meta, &r) == nil && r.Sort == nodeSort {
-			all[r.Node] = knownOf(o, r.Addresses)
-		}
-	}
-	return all
-}
-
-func knownOf(o hold.Owner, addresses []netip.Addr) known {
-	k := known{id: o.ID, addresses: addresses, tunnels: len(o.Needs) > 0}
-	for _, name := range o.NamesIn("cidr") {
-		if c, err := netip.ParsePrefix(name); err == nil {
-			k.cidrs = append(k.cidrs, c)
-		}
-	}
-	return k
-}
-
-// Reached returns the CIDRs of other nodes' pods and these nodes' addresses, as the ledger has them: traffic from
-// pods to these keeps the pods' addresses.
-func (p *Peers) Reached() (all []netip.Prefix) {
-	for _, k := range p.owners() {
-		all = append(all, k.cidrs...)
-		for _, a := range k.addresses {
-			all = append(all, netip.PrefixFrom(a, a.BitLen()))
-		}
-	}
-	slices.SortFunc(all, netip.Prefix.Compare)
-	return all
 }
 
 // Failed returns why pods of other nodes may not be reached, by node.
