@@ -31,8 +31,8 @@ func (g *Ground) heldCIDRs() []heldCIDR {
 	var held []heldCIDR
 	for _, o := range g.Ledger.Owners() {
 		var rec nodeRecord
-		cidrs := o.NamesIn("cidr") // before the record is decoded: most owners are attachments, which have no CIDR
-		if len(cidrs) == 0 || !o.Wanted() || json.Unmarshal(o.Meta, &rec) != nil || rec.Sort != poolSort {
+		cidrs := o.NamesIn("cidr") // before the record is decoded: most owners are attachments or other nodes
+		if len(cidrs) == 0 || len(o.NamesIn("node")) > 0 || !o.Wanted() || json.Unmarshal(o.Meta, &rec) != nil || rec.Sort != poolSort {
 			continue
 		}
 		cooldown, err := time.ParseDuration(rec.Cooldown)
