@@ -201,15 +201,15 @@ func (o *told) String() string {
 	return text
 }
 
-func watch(t *testing.T, s *server) *told {
+func follow(t *testing.T, s *server) *told {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	must(t, os.WriteFile(path, fmt.Appendf(nil, `{"clusters":[{"name":"c","cluster":{"server":%q}}],"contexts":[{"name":"c","context":{"cluster":"c"}}],"current-context":"c"}`, s.URL), 0o600))
 	o := &told{nodes: map[string]peers.Node{}}
-	w, err := New(Options{
-		Kubernetes: config.Kubernetes{Node: "me", Kubeconfig: path}, Agent: "test", Log: slog.New(slog.DiscardHandler), Given: o.Given, Others: o,
-	})
+	k := config.Kubernetes{Node: "me", Kubeconfig: path}
+	c, err := Connect(k, "test")
 	must(t, err)
+	w := New(c, Options{Kubernetes: k, Log: slog.New(slog.DiscardHandler), Given: o.Given, Others: o})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); w.Keep(ctx) }()
@@ -230,7 +230,7 @@ func TestNodes(t *testing.T) {
 	s.change("ADDED", node("me", "10.244.1.0/24", "fd00:244:1::/64", "192.0.2.1"))
 	s.change("ADDED", node("a", "10.244.2.0/24", "192.0.2.2", "2001:db8::2", "192.0.2.22"))
 	s.change("ADDED", node("new"))
-	o := watch(t, s)
+	o := follow(t, s)
 	const me = "true [10.244.1.0/24 fd00:244:1::/64]"
 	o.want(t, me+" a [10.244.2.0/24] [192.0.2.2 2001:db8::2]")
 	s.change("MODIFIED", node("new", "10.244.3.0/24", "192.0.2.3"))
