@@ -38,6 +38,20 @@ func (g *Ground) Choose(ctx context.Context, pod *api.Pod, named, who string) (s
 	return pool, nil
 }
 
+// Serves returns the pool that pods get addresses of whose network's configuration names `named`, and which ask for nothing else. It
+// fails if there is no such pool, or if the node has no block of the default pool yet. A block of another pool comes
+// when a pod asks for it.
+func (g *Ground) Serves(named string) (string, error) {
+	if g.Hooks.Cluster == nil {
+		return g.Pool(named)
+	}
+	pool, err := g.Hooks.Cluster.Choose(context.Background(), nil, named) // which asks nobody
+	if err == nil && named == "" && g.CIDRs(pool) == nil {
+		err = cni.Errorf(cni.CodeTryAgain, "no address yet", "the node has no block of pool %s yet", pool)
+	}
+	return pool, err
+}
+
 // moreLimit is how long an ADD waits for a block. An operator that lives gives one in much less. The kubelet asks again for a
 // pod whose ADD has failed after ten seconds or more, in a new sandbox: so a wait is worth while. A longer one is not, because
 // the runtime does nothing else for the pod meanwhile, and a pool that is used up has no block for anybody.

@@ -324,6 +324,7 @@ func (g *Ground) Keep(ctx context.Context) {
 		return
 	}
 	defer done()
+	defer g.Hooks.Counted()
 	if err := g.Hold(ctx); err != nil {
 		g.Log.Warn("could not take all that the agent itself holds on the node", "err", err)
 	}

@@ -187,8 +187,12 @@ func (k *Keeper) look(ctx context.Context) error {
 			k.mu.Unlock()
 			return errors.Join(failed, err)
 		}
-		k.replace(now)
 		k.wrote = k.Now()
+		k.mu.Lock()
+		if k.network == n { // else a watch has shown a newer one meanwhile
+			k.network = now
+		}
+		k.mu.Unlock()
 	}
 	if len(p.fresh) == 0 {
 		return failed
@@ -218,15 +222,10 @@ func (k *Keeper) newest(ctx context.Context) (*v1alpha1.NodeNetwork, error) {
 		k.mu.Unlock()
 		return nil, err
 	}
-	k.replace(n)
-	return n, nil
-}
-
-// replace notes the NodeNetwork that the API server has answered with.
-func (k *Keeper) replace(n *v1alpha1.NodeNetwork) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.network = n
+	k.network = n // even if it is an older one than before: the cluster's store may have been restored
+	return n, nil
 }
 
 // plan is what a NodeNetwork asks of the node.
