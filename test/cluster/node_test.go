@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/test/programs"
 )
@@ -20,6 +22,8 @@ type node struct {
 	number int
 	far    bool   // it is behind a router
 	bin    string // folder of Berth's programs
+
+	addresses string // kubernetes.addresses in berthd.yaml; "": the default
 
 	containerd, kubelet, proxy, berthd *daemon
 }
@@ -127,7 +131,7 @@ func (n *node) load(image string) {
 func (n *node) startBerth(c *control) {
 	n.t.Helper()
 	n.write("etc/berth/kubeconfig", c.kubeconfig(agent))
-	n.write("etc/berth/berthd.yaml", fmt.Sprintf("kubernetes: {node: %s, kubeconfig: /etc/berth/kubeconfig}\n", n.name))
+	n.write("etc/berth/berthd.yaml", fmt.Sprintf("kubernetes: {node: %s, kubeconfig: /etc/berth/kubeconfig, addresses: %s}\n", n.name, cmp.Or(n.addresses, config.AddressesPodCIDRs)))
 	n.berthd = n.daemon(filepath.Join(n.bin, "berthd"))
 	n.berthd.until("berthd to serve", func() bool {
 		_, err := n.run(filepath.Join(n.bin, "berth"), "status")
