@@ -286,3 +286,29 @@ func TestLeaseMovesHere(t *testing.T) {
 	})
 	r.wantClean()
 }
+
+// A node gives back its last block, too.
+func TestLastLeaseGoes(t *testing.T) {
+	r, op := startPooled(t)
+	stop := r.follows()
+	defer stop()
+	op.wantHeld(t, "10.60.0.0/31")
+	in(t, r, op.ofPod("a", "plain", "", nettest.Pod(t)), "10.60.0.0")
+	op.mu.Lock()
+	op.idle = true
+	op.mu.Unlock()
+	r.del("a", true)
+	op.edit(func(blocks []v1alpha1.Block) []v1alpha1.Block {
+		for i := range blocks {
+			blocks[i].Withdrawn = true
+		}
+		return blocks
+	})
+	nettest.Eventually(t, "all blocks to be given back", func() bool { r.Sweep(t.Context()); return len(op.network().Spec.Blocks) == 0 })
+	if routes := nettest.Snapshot(t, nil).Only("route").String(); strings.Contains(routes, "10.60.") {
+		t.Errorf("a route is left:\n%s", routes)
+	}
+	_, err := r.tryAdd(op.ofPod("b", "plain", "", nettest.Pod(t)))
+	wantError(t, err, 11, "no block of pool blue yet")
+	r.wantClean()
+}

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -11,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/berth-net/berth/api"
-	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/test/programs"
 )
@@ -23,7 +21,7 @@ type node struct {
 	far    bool   // it is behind a router
 	bin    string // folder of Berth's programs
 
-	addresses string // kubernetes.addresses in berthd.yaml; "": the default
+	pooled bool // its pods get addresses of the cluster's pools, which rest for a second
 
 	containerd, kubelet, proxy, berthd *daemon
 }
@@ -131,7 +129,10 @@ func (n *node) load(image string) {
 func (n *node) startBerth(c *control) {
 	n.t.Helper()
 	n.write("etc/berth/kubeconfig", c.kubeconfig(agent))
-	n.write("etc/berth/berthd.yaml", fmt.Sprintf("kubernetes: {node: %s, kubeconfig: /etc/berth/kubeconfig, addresses: %s}\n", n.name, cmp.Or(n.addresses, config.AddressesPodCIDRs)))
+	n.write("etc/berth/berthd.yaml", fmt.Sprintf("kubernetes: {node: %s, kubeconfig: /etc/berth/kubeconfig}\n", n.name))
+	if n.pooled {
+		n.write("etc/berth/berthd.yaml", fmt.Sprintf("kubernetes: {node: %s, kubeconfig: /etc/berth/kubeconfig, addresses: pools}\ncooldown: 1s\n", n.name))
+	}
 	n.berthd = n.daemon(filepath.Join(n.bin, "berthd"))
 	n.berthd.until("berthd to serve", func() bool {
 		_, err := n.run(filepath.Join(n.bin, "berth"), "status")

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/berth-net/berth/api/v1alpha1"
-	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -67,7 +66,7 @@ func TestPoolsByHand(t *testing.T) {
 	nettest.Eventually(t, "the API server to know the new kinds", func() bool { _, err := c.kubectl("get", "ippools,nodenetworks"); return err == nil })
 	c.apply(manifest)
 	for _, n := range c.nodes {
-		n.addresses = config.AddressesPools
+		n.pooled = true
 		n.startBerth(c.control)
 	}
 	c.waitWhole()
