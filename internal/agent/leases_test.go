@@ -312,3 +312,26 @@ func TestLastLeaseGoes(t *testing.T) {
 	wantError(t, err, 11, "no block of pool blue yet")
 	r.wantClean()
 }
+
+// Somebody deletes the NodeNetwork while pods run. Its blocks drain, and the pods keep their addresses. The next NodeNetwork says at
+// once what the node holds, so that nobody else gets it.
+func TestNodeNetworkDeleted(t *testing.T) {
+	r, op := startPooled(t)
+	stop := r.follows()
+	defer stop()
+	op.wantHeld(t, "10.60.0.0/31")
+	in(t, r, op.ofPod("a", "plain", "", nettest.Pod(t)), "10.60.0.0")
+	op.Delete("nodenetworks", "/me")
+	nettest.Eventually(t, "the blocks to drain", func() bool { return len(r.ground.Given().Leases) == 0 })
+	r.Sweep(t.Context())
+	_, err := r.tryAdd(op.ofPod("b", "plain", "", nettest.Pod(t)))
+	wantError(t, err, 11, "no block of pool blue yet")
+	r.wantAttached("a")
+	op.Put("nodenetworks", kubetest.Object{"metadata": kubetest.Object{"name": "me"}})
+	nettest.Eventually(t, "the block to be held, and a new one to be given", func() bool {
+		held := op.held()
+		return slices.Contains(held, "10.60.0.0/31") && len(held) > 1
+	})
+	in(t, r, op.ofPod("b", "plain", "", nettest.Pod(t)), "10.60.0.")
+	r.wantClean()
+}

@@ -25,7 +25,7 @@ const former = "former"
 // others that it had given drain, as after a reload, and do not come back at a restart. An error that leaves Given as
 // it was says that nothing has changed. After another error, a further Give of the same takes what is lacking.
 func (g *Ground) Give(ctx context.Context, given config.Given) error {
-	if given.Is(g.Given()) && g.equippedFor(given) {
+	if given.Is(g.Given()) && g.equippedFor(given) && len(g.takenBack(given)) == 0 {
 		return nil
 	}
 	done, err := g.turn.Take(ctx)
@@ -37,16 +37,21 @@ func (g *Ground) Give(ctx context.Context, given config.Given) error {
 	if !given.Is(g.Given()) {
 		return err
 	}
-	for _, h := range g.heldCIDRs() {
-		if h.given() && !slices.Contains(given.Leases, config.Lease{Pool: h.pool, CIDR: h.cidr}) {
-			rec := nodeRecord{Sort: poolSort, Pool: former, Cooldown: h.cooldown.String(), First: h.first.String()}
-			if h.lease != "" {
-				rec.Pool, rec.Lease = h.pool, leaseDrains
-			}
-			err = errors.Join(err, g.amend(ctx, h.owner, rec))
+	for _, h := range g.takenBack(given) {
+		rec := nodeRecord{Sort: poolSort, Pool: former, Cooldown: h.cooldown.String(), First: h.first.String()}
+		if h.lease != "" {
+			rec.Pool, rec.Lease = h.pool, leaseDrains
 		}
+		err = errors.Join(err, g.amend(ctx, h.owner, rec))
 	}
 	return err
+}
+
+// takenBack returns what the ledger takes for given, and is not.
+func (g *Ground) takenBack(given config.Given) []heldCIDR {
+	return slices.DeleteFunc(g.heldCIDRs(), func(h heldCIDR) bool {
+		return !h.given() || slices.Contains(given.Leases, config.Lease{Pool: h.pool, CIDR: h.cidr})
+	})
 }
 
 // equippedFor reports whether the node lacks nothing of what the pods of the given pools need.

@@ -233,13 +233,16 @@ type plan struct {
 	kept    []config.Lease         // blocks that the ledger has, and that the node may go on using
 	fresh   []config.Lease         // blocks to take
 	blocks  []ground.Block         // what the ledger has
+	figures map[string]figure      // by pool
+	waits   map[string]int         // how many ADDs wait, by pool
 	refused map[netip.Prefix]error // blocks that the node cannot take
 	wrong   []string               // blocks that are none
 }
 
 // plan compares a NodeNetwork with the ledger. Without a NodeNetwork, as if somebody has deleted it, all blocks drain.
 func (k *Keeper) plan(n *v1alpha1.NodeNetwork) (p plan) {
-	p.blocks = k.Node.Blocks()
+	p.blocks, p.waits = k.Node.Blocks(), k.waits()
+	p.figures = k.figures(p.blocks)
 	if n == nil {
 		return p
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-net/berth/api/v1alpha1"
 	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/ipam"
 )
 
@@ -66,19 +67,14 @@ func (k *Keeper) status(n *v1alpha1.NodeNetwork, p plan) v1alpha1.NodeNetworkSta
 		Requests: []v1alpha1.Request{}, Held: held(n, p), Addresses: k.view.texts(), Pools: []v1alpha1.PoolFigures{},
 		Conditions: slices.Clone(n.Status.Conditions),
 	}
-	waits := k.waits()
-	figures := k.figures()
 	standard := k.view.standard(nil)
-	for _, name := range slices.Sorted(maps.Keys(figures)) {
-		f := figures[name]
-		if f.shown {
-			s.Pools = append(s.Pools, f.PoolFigures)
-		}
+	for _, name := range slices.Sorted(maps.Keys(p.figures)) {
+		s.Pools = append(s.Pools, p.figures[name].PoolFigures)
 	}
-	names := slices.Concat(slices.Collect(maps.Keys(waits)), slices.Collect(maps.Keys(figures)), []string{standard})
+	names := slices.Concat(slices.Collect(maps.Keys(p.waits)), slices.Collect(maps.Keys(p.figures)), []string{standard})
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
-		need := figures[name].most + waits[name]
+		need := p.figures[name].most + p.waits[name]
 		if need > 0 || name == standard && name != "" {
 			need += int(k.view.preAllocate(name))
 		}
@@ -118,15 +114,14 @@ func held(n *v1alpha1.NodeNetwork, p plan) []v1alpha1.Block {
 // figure is what a node has of a pool.
 type figure struct {
 	v1alpha1.PoolFigures
-	shown bool
-	most  int // addresses of the family that has more in use or at rest, those in draining blocks too
-	size  int // addresses of the family that has fewer, without draining blocks
+	most int // addresses of the family that has more in use or at rest, those in draining blocks too
+	size int // addresses of the family that has fewer, without draining blocks
 }
 
 // figures returns the figures of the cluster's pools of which the node has blocks.
-func (k *Keeper) figures() map[string]figure {
+func (k *Keeper) figures(blocks []ground.Block) map[string]figure {
 	ours := map[string]bool{}
-	for _, b := range k.Node.Blocks() {
+	for _, b := range blocks {
 		if !b.Lost {
 			ours[b.Pool] = true
 		}
@@ -158,7 +153,7 @@ func figureOf(p ipam.Figures) figure {
 			s.busy += float64(c.Used + c.Resting)
 		}
 	}
-	out := figure{shown: true, PoolFigures: v1alpha1.PoolFigures{Pool: p.Pool}}
+	out := figure{PoolFigures: v1alpha1.PoolFigures{Pool: p.Pool}}
 	least := math.Inf(1)
 	for i, s := range sums {
 		out.most = max(out.most, int(s.used+s.resting))
@@ -241,7 +236,7 @@ func (k *Keeper) due(n *v1alpha1.NodeNetwork, s v1alpha1.NodeNetworkStatus, p pl
 	if !slices.Equal(was.Held, s.Held) || !slices.Equal(was.Addresses, s.Addresses) || !sameConditions(was.Conditions, s.Conditions) {
 		return true
 	}
-	if k.asksAnew(was.Requests, s.Requests, p) {
+	if asksAnew(was.Requests, s.Requests, p) {
 		return true
 	}
 	same := slices.Equal(was.Requests, s.Requests) && slices.Equal(was.Pools, s.Pools)
@@ -256,8 +251,7 @@ func sameConditions(a, b []metav1.Condition) bool {
 }
 
 // asksAnew reports whether a request has to be written at once.
-func (k *Keeper) asksAnew(was, is []v1alpha1.Request, p plan) bool {
-	waits, figures := k.waits(), k.figures()
+func asksAnew(was, is []v1alpha1.Request, p plan) bool {
 	old := map[string]int32{}
 	for _, r := range was {
 		old[r.Pool] = r.Addresses
@@ -265,9 +259,9 @@ func (k *Keeper) asksAnew(was, is []v1alpha1.Request, p plan) bool {
 	for _, r := range is {
 		before, had := old[r.Pool]
 		delete(old, r.Pool)
-		size := count(figures[r.Pool].size)
+		size := count(p.figures[r.Pool].size)
 		switch {
-		case !had, waits[r.Pool] > 0 && r.Addresses > before, before <= size && r.Addresses > size, abs(r.Addresses-before) >= half(p, r.Pool):
+		case !had, p.waits[r.Pool] > 0 && r.Addresses > before, before <= size && r.Addresses > size, abs(r.Addresses-before) >= half(p, r.Pool):
 			return true
 		}
 	}
