@@ -280,6 +280,13 @@ func TestLeaseMovesHere(t *testing.T) {
 	op.edit(func(b []v1alpha1.Block) []v1alpha1.Block {
 		return append(b, v1alpha1.Block{Pool: "red", CIDR: "10.61.0.80/31"})
 	})
+	nettest.Eventually(t, "the agent to find that the block is the other node's", func() bool {
+		err := r.ground.Lacking("red")
+		return err != nil && strings.Contains(err.Error(), "still somebody else's")
+	})
+	if !way("unicast 10.61.0.80/31 dev seg0 via 192.0.2.9") || way("unreachable 10.61.0.80/31") {
+		t.Error("there is no way, or there are two, to a block that is still the other node's")
+	}
 	op.Put("nodenetworks", kubetest.Object{"metadata": kubetest.Object{"name": "x"}, "spec": kubetest.Object{"blocks": []any{kubetest.Object{"pool": "red", "cidr": "10.61.0.90/31"}}}})
 	nettest.Eventually(t, "the block to be this node's alone", func() bool {
 		return slices.Contains(op.held(), "10.61.0.80/31") && !way("unicast 10.61.0.80/31 dev seg0") && way("unreachable 10.61.0.80/31") && slices.Contains(r.ground.Given().Leases, config.Lease{Pool: "red", CIDR: netip.MustParsePrefix("10.61.0.80/31")}) && r.ground.Lacking("red") == nil
