@@ -14,7 +14,9 @@
 //  3. The operator writes the block to NodeNetworkSpec.Blocks.
 //  4. The operator takes the note out of Pending. If the operator dies before, any operator goes on with step 3: a
 //     note in Pending is completed, and never undone while its node is there.
-//  5. The agent takes the block's lease into the node's ledger, and then writes it to NodeNetworkStatus.Held.
+//  5. The agent writes the block to NodeNetworkStatus.Held, and the API server refuses that if anybody has changed the
+//     NodeNetwork since the agent read the block there. Then the agent takes the block's lease into the node's ledger, and
+//     gives out addresses of it. So an agent that has read an old version never uses a block that somebody else has got by now.
 //
 // # How a block comes back
 //

@@ -21,7 +21,7 @@ func (r *rig) inCluster() {
 	must(r.t, r.ground.Reload(r.t.Context(), &c))
 }
 
-var given = []netip.Prefix{netip.MustParsePrefix("10.244.7.0/24"), netip.MustParsePrefix("fd00:244:7::/64")}
+var given = config.NodeGiven([]netip.Prefix{netip.MustParsePrefix("10.244.7.0/24"), netip.MustParsePrefix("fd00:244:7::/64")})
 
 // slowTable is a table whose writing, once it has begun, waits until heal is closed.
 type slowTable struct {

@@ -178,7 +178,7 @@ func TestTunnel(t *testing.T) {
 	nettest.Eventually(t, "the device to have addresses of a pool that the agent has not taken yet", func() bool {
 		return strings.Contains(nettest.Snapshot(t, nil).String(), early[0].Addr().String()+"/32")
 	})
-	must(t, r.ground.Give(t.Context(), early))
+	must(t, r.ground.Give(t.Context(), config.NodeGiven(early)))
 	near := []string{"10.244.1.0/24 via 192.0.2.11 dev seg0", "fd00:244:1::/64 via 2001:db8::11 dev seg0"}
 	through := []string{
 		"10.244.2.0/24 via 198.51.100.12 dev " + device,

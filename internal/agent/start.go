@@ -105,6 +105,7 @@ func (a *Agent) furnish(o Options) (err error) {
 	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all)
 	a.ground.Hooks = ground.Hooks{
 		Exposed: a.traffic.Exposed, Rests: a.traffic.Rests, Left: a.traffic.Ports.ClearLeft, Tell: a.Tell,
+		Cluster: a.cluster.Pools(), Counted: a.cluster.Counted,
 		Reached: a.cluster.Peers.Reached, Tunnel: a.cluster.Peers.Tunnel, Overhead: a.cluster.Peers.Overhead,
 	}
 	return nil

@@ -52,5 +52,11 @@ func Numbered(err error) error {
 	return cni.Errorf(cni.CodeInternal, "failed", "%v", err)
 }
 
+// Exhausted reports whether an error says that a pool has no free address.
+func Exhausted(err error) bool {
+	var full *ipam.ExhaustedError
+	return errors.As(err, &full)
+}
+
 // UnknownPool reports whether an error says that there is no pool of a name.
 func UnknownPool(err error) bool { return errors.Is(err, ipam.ErrUnknownPool) }

@@ -38,15 +38,12 @@ type Config struct {
 	Kubernetes    *Kubernetes    // the cluster that the node belongs to; nil: none
 }
 
-// NodePool is the pool of the addresses that the cluster has given to the node (Config.Kubernetes). No file and no
-// flag names such a pool.
-const NodePool = "node"
-
 // Kubernetes says which node of which cluster the agent is on. The cluster's API server tells the addresses of
 // the node's pods, and where the pods of other nodes are.
 type Kubernetes struct {
 	Node       string `json:"node"`       // name of the Node object; by default what NodeVariable says
 	Kubeconfig string `json:"kubeconfig"` // file; "": the pod's own service account
+	Addresses  string `json:"addresses"`  // where the pods' addresses come from: AddressesPodCIDRs or AddressesPools
 	Routing    string `json:"routing"`    // how packets get to other nodes' pods: RoutingAuto, RoutingNative or RoutingVXLAN
 	VXLAN      VXLAN  `json:"vxlan"`
 }
@@ -56,6 +53,12 @@ func (k *Kubernetes) Is(o *Kubernetes) bool { return k == o || k != nil && o != 
 
 // NodeVariable is the environment variable that names the Node object, unless the file does.
 const NodeVariable = "NODE_NAME"
+
+// Where the addresses of the node's pods come from.
+const (
+	AddressesPodCIDRs = "podCIDRs" // from the CIDRs that the cluster gives to the node (Node.spec.podCIDRs)
+	AddressesPools    = "pools"    // from the cluster's pools (api/v1alpha1), of which the node gets blocks
+)
 
 // How packets get to other nodes' pods.
 const (
@@ -190,15 +193,4 @@ func (c *Config) override(flags Flags, cooldown time.Duration) error {
 		}
 	}
 	return nil
-}
-
-// WithNodePool returns the configuration with the CIDRs that the cluster has given to the node: the pool
-// NodePool, which comes first, so that pods get addresses of it by default. Without CIDRs there is no such pool.
-func (c *Config) WithNodePool(cidrs []netip.Prefix) *Config {
-	if c.Kubernetes == nil || len(cidrs) == 0 {
-		return c
-	}
-	with := *c
-	with.Pools = append([]ipam.PoolConfig{{Name: NodePool, CIDRs: cidrs, Cooldown: c.Cooldown}}, c.Pools...)
-	return &with
 }

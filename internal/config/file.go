@@ -73,6 +73,7 @@ type file struct {
 type fileKubernetes struct {
 	Node       said[string]
 	Kubeconfig said[string]
+	Addresses  said[string]
 	Routing    said[string]
 	VXLAN      fileVXLAN
 }
@@ -140,6 +141,7 @@ func takeKubernetes(s *said[fileKubernetes]) take {
 		r.keys(n, "{node: node-1}", map[string]take{
 			"node":       scalar(&k.Node),
 			"kubeconfig": scalar(&k.Kubeconfig),
+			"addresses":  scalar(&k.Addresses),
 			"routing":    scalar(&k.Routing),
 			"vxlan":      k.VXLAN.take,
 		})
@@ -336,11 +338,17 @@ const maxVNI, maxPort = 1<<24 - 1, 1<<16 - 1
 
 func (f *fileKubernetes) check() (*Kubernetes, error) {
 	k := &Kubernetes{
-		Node: f.Node.or(os.Getenv(NodeVariable)), Kubeconfig: f.Kubeconfig.or(""), Routing: f.Routing.or(RoutingAuto),
+		Node: f.Node.or(os.Getenv(NodeVariable)), Kubeconfig: f.Kubeconfig.or(""),
+		Addresses: f.Addresses.or(AddressesPodCIDRs), Routing: f.Routing.or(RoutingAuto),
 		VXLAN: VXLAN{VNI: f.VXLAN.VNI.or(defaultVNI), Port: f.VXLAN.Port.or(defaultPort)},
 	}
 	if err := checkNode(k.Node); err != nil {
 		return nil, f.Node.wrong(fmt.Errorf("kubernetes.node: %w", err))
+	}
+	switch k.Addresses {
+	case AddressesPodCIDRs, AddressesPools:
+	default:
+		return nil, f.Addresses.wrong(fmt.Errorf("kubernetes.addresses: %.40q is neither podCIDRs nor pools", k.Addresses))
 	}
 	switch k.Routing {
 	case RoutingAuto, RoutingNative, RoutingVXLAN:

@@ -25,6 +25,8 @@ type heldCIDR struct {
 	cooldown time.Duration // the pool's last cooldown, or ipam.Unknown
 	first    time.Duration // the pool's first cooldown since the ledger was lost; equal to cooldown, if the record has no First
 	behind   string        // nodeRecord.Behind
+	lease    string        // nodeRecord.Lease
+	standard bool          // nodeRecord.Default
 }
 
 func (g *Ground) heldCIDRs() []heldCIDR {
@@ -45,7 +47,7 @@ func (g *Ground) heldCIDRs() []heldCIDR {
 		}
 		for _, name := range cidrs {
 			if p, err := netip.ParsePrefix(name); err == nil {
-				held = append(held, heldCIDR{o.ID, rec.Pool, p, cooldown, first, rec.Behind})
+				held = append(held, heldCIDR{o.ID, rec.Pool, p, cooldown, first, rec.Behind, rec.Lease, rec.Default})
 			}
 		}
 	}
@@ -67,6 +69,7 @@ func (g *Ground) holdCIDRs(ctx context.Context) map[string]error {
 			all.Go(func() {
 				spec := &poolroute.Spec{CIDR: cidr, Metric: g.node.Metric}
 				rec := nodeRecord{Sort: poolSort, Pool: pool.Name, Cooldown: pool.Cooldown.String()}
+				rec.Lease, rec.Default = leaseOf(g.Given(), pool.Name)
 				if first, lost := g.Pools.First(cidr); lost {
 					rec.First = first.String()
 				}

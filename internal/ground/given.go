@@ -7,24 +7,25 @@ import (
 	"slices"
 
 	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/ipam"
 )
 
-// Given returns the CIDRs that the cluster has given to the node's pods, as far as the agent knows.
-func (g *Ground) Given() []netip.Prefix {
+// Given returns what the cluster has given to the node's pods, as far as the agent knows.
+func (g *Ground) Given() config.Given {
 	if given := g.given.Load(); given != nil {
 		return *given
 	}
-	return nil
+	return config.Given{}
 }
 
-// former is the pool in the record of a CIDR that the cluster has taken back.
+// former is the pool in the record of a CIDR of the node that the cluster has taken back.
 const former = "former"
 
-// Give says which CIDRs the cluster has given to the node's pods (Node.spec.podCIDRs). New CIDRs are used at once;
-// others of the node's pool drain, as after a reload, and do not come back at a restart. An error that leaves Given as
-// it was says that nothing has changed. After another error, a further Give of the same CIDRs takes what is lacking.
-func (g *Ground) Give(ctx context.Context, cidrs []netip.Prefix) error {
-	if slices.Equal(cidrs, g.Given()) && g.Lacking(config.NodePool) == nil {
+// Give says which CIDRs and blocks the cluster has given to the node's pods. New ones are used at once;
+// others that it had given drain, as after a reload, and do not come back at a restart. An error that leaves Given as
+// it was says that nothing has changed. After another error, a further Give of the same takes what is lacking.
+func (g *Ground) Give(ctx context.Context, given config.Given) error {
+	if given.Is(g.Given()) && g.equippedFor(given) && len(g.takenBack(given)) == 0 {
 		return nil
 	}
 	done, err := g.turn.Take(ctx)
@@ -32,34 +33,98 @@ func (g *Ground) Give(ctx context.Context, cidrs []netip.Prefix) error {
 		return err
 	}
 	defer done()
-	err = g.reload(ctx, g.file.Load(), cidrs)
-	if !slices.Equal(cidrs, g.Given()) {
+	err = g.reload(ctx, g.file.Load(), given)
+	if !given.Is(g.Given()) {
 		return err
 	}
-	for _, h := range g.heldCIDRs() {
-		if h.pool == config.NodePool && !slices.Contains(cidrs, h.cidr) {
-			rec := nodeRecord{Sort: poolSort, Pool: former, Cooldown: h.cooldown.String(), First: h.first.String()}
-			err = errors.Join(err, g.amend(ctx, h.owner, rec))
+	for _, h := range g.takenBack(given) {
+		rec := nodeRecord{Sort: poolSort, Pool: former, Cooldown: h.cooldown.String(), First: h.first.String()}
+		if h.lease != "" {
+			rec.Pool, rec.Lease = h.pool, leaseDrains
 		}
+		err = errors.Join(err, g.amend(ctx, h.owner, rec))
 	}
 	return err
 }
 
-// regain puts the CIDRs into force that the cluster had given to the node's pods when the agent was last told.
+// takenBack returns what the ledger takes for given, and is not.
+func (g *Ground) takenBack(given config.Given) []heldCIDR {
+	return slices.DeleteFunc(g.heldCIDRs(), func(h heldCIDR) bool {
+		return !h.given() || slices.Contains(given.Leases, config.Lease{Pool: h.pool, CIDR: h.cidr})
+	})
+}
+
+// equippedFor reports whether the node lacks nothing of what the pods of the given pools need.
+func (g *Ground) equippedFor(given config.Given) bool {
+	return !slices.ContainsFunc(given.Pools(), func(p ipam.PoolConfig) bool { return g.Lacking(p.Name) != nil })
+}
+
+// given reports whether the cluster has given the CIDR, when the agent was last told.
+func (h heldCIDR) given() bool { return h.lease == leaseGiven || h.pool == config.NodePool }
+
+// leaseOf returns what the record of a pool's CIDR says of the cluster (nodeRecord).
+func leaseOf(given config.Given, pool string) (lease string, standard bool) {
+	if pool == config.NodePool || !slices.ContainsFunc(given.Leases, func(l config.Lease) bool { return l.Pool == pool }) {
+		return "", false
+	}
+	return leaseGiven, pool == given.Default
+}
+
+// regain puts into force what the cluster had given to the node's pods when the agent was last told.
 func (g *Ground) regain() {
-	var cidrs []netip.Prefix
+	k := g.file.Load().Kubernetes
+	if k == nil {
+		return
+	}
+	var given config.Given
 	for _, h := range g.heldCIDRs() {
-		if h.pool == config.NodePool {
-			cidrs = append(cidrs, h.cidr)
+		if !h.given() || k.FromPools() != (h.lease == leaseGiven) {
+			continue
+		}
+		given.Leases = append(given.Leases, config.Lease{Pool: h.pool, CIDR: h.cidr})
+		if h.standard || h.pool == config.NodePool {
+			given.Default = h.pool
 		}
 	}
-	slices.SortFunc(cidrs, netip.Prefix.Compare)
-	if len(cidrs) == 0 || g.file.Load().Kubernetes == nil {
+	if len(given.Leases) == 0 {
 		return
 	}
-	if err := g.set(g.file.Load().WithNodePool(cidrs)); err != nil {
-		g.Log.Error("the node's pool is not in force until the cluster is asked again", "cidrs", cidrs, "err", err)
+	given.Sort()
+	if err := g.set(g.file.Load().With(given)); err != nil {
+		g.Log.Error("the cluster's pools are not in force until the cluster is asked again", "leases", given.Leases, "err", err)
 		return
 	}
-	g.given.Store(&cidrs)
+	g.given.Store(&given)
+}
+
+// Block is a block of a cluster's pool whose lease the ledger has.
+type Block struct {
+	config.Lease
+	Drains bool // no address is given out of it any more
+	// Lost says that the ledger does not know of which pool the CIDR is, and whether it is one's at all: an agent that had
+	// lost its ledger has found the CIDR on the node.
+	Lost bool
+}
+
+// Blocks returns the blocks of the cluster's pools that the ledger has, in order.
+func (g *Ground) Blocks() (all []Block) {
+	for _, h := range g.heldCIDRs() {
+		if h.lease != "" || h.pool == former {
+			all = append(all, Block{config.Lease{Pool: h.pool, CIDR: h.cidr}, h.lease != leaseGiven, h.lease == ""})
+		}
+	}
+	slices.SortFunc(all, func(a, b Block) int { return a.CIDR.Compare(b.CIDR) })
+	return all
+}
+
+// Figures returns the figures of all pools.
+func (g *Ground) Figures() []ipam.Figures { return g.Pools.Stats(g.Clock.Now()) }
+
+// overlapsAny returns one of the prefixes that overlaps c, and is not c.
+func overlapsAny(c netip.Prefix, prefixes []netip.Prefix) (netip.Prefix, bool) {
+	i := slices.IndexFunc(prefixes, func(p netip.Prefix) bool { return p != c && p.Overlaps(c) })
+	if i < 0 {
+		return netip.Prefix{}, false
+	}
+	return prefixes[i], true
 }

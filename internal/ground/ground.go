@@ -34,9 +34,10 @@ type Ground struct {
 	node  *node.Node
 	Hooks Hooks // must be set before the ledger is opened
 
-	config    atomic.Pointer[config.Config]    // the file's, and the node's pool
+	config    atomic.Pointer[config.Config]    // the file's, and the pools that the cluster has given to the node
 	file      atomic.Pointer[config.Config]    // the file's alone
-	given     atomic.Pointer[[]netip.Prefix]   // what the cluster has given to the node's pods; nil: nothing that the agent knows of
+	given     atomic.Pointer[config.Given]     // what the cluster has given to the node's pods; nil: nothing that the agent knows of
+	changed   atomic.Pointer[chan struct{}]    // closed when other pools come into force
 	setting   sync.RWMutex                     // a reader that holds it sees Pools and config agree
 	began     *config.Config                   // the configuration that the agent was started with
 	rules     atomic.Pointer[nft.Ruleset]      // what the table was last told to contain; nil: nothing yet
@@ -70,6 +71,10 @@ type Hooks struct {
 	Overhead func() int
 	// Left removes host ports that lost agents' tables map to addresses of the pools (ports.ClearLeft).
 	Left func() error
+	// Cluster chooses pods' pools; nil: the cluster has no pools, or there is no cluster.
+	Cluster Cluster
+	// Counted is told that addresses have become used or free, or that a CIDR was given back.
+	Counted func()
 	// Tell is told of an event about an owner; typ is the API's type of the event.
 	Tell func(typ string, o hold.Owner, kind string, err error)
 }
@@ -81,12 +86,13 @@ func New(d *daemon.Core, n *node.Node, c *config.Config) (*Ground, error) {
 		Core: d, Pools: pools, node: n, began: c,
 		doubted: make(chan struct{}, 1), lacks: make(chan struct{}, 1), forwarded: map[string]bool{}, turn: turn.OneAside(),
 		Hooks: Hooks{ // for a ground without an agent
-			Exposed: func() {}, Rests: func() {}, Left: func() error { return nil }, Tell: func(string, hold.Owner, string, error) {},
+			Exposed: func() {}, Counted: func() {}, Rests: func() {}, Left: func() error { return nil }, Tell: func(string, hold.Owner, string, error) {},
 			Reached: func() []netip.Prefix { return nil }, Tunnel: func() (uint16, []netip.Prefix) { return 0, nil }, Overhead: func() int { return 0 },
 		},
 	}
 	g.config.Store(c)
 	g.file.Store(c)
+	g.changes()
 	return g, err
 }
 
@@ -195,6 +201,9 @@ const (
 func (g *Ground) holdOne(ctx context.Context, rec nodeRecord, name hold.Name, spec hold.Spec) error {
 	if id, held := g.Ledger.Holder(name); held {
 		if o, ok := g.Ledger.Owner(id); ok && o.Wanted() {
+			if !ofSort(o, rec.Sort) { // such as another node, whose CIDR comes to this node
+				return fmt.Errorf("taking %s: it is still somebody else's, %s", spec, o)
+			}
 			if g.Engine.Taking(id) || g.Engine.Doomed(id) { // the ledger has the owner, but the thing may not be there
 				return fmt.Errorf("taking %s: an earlier try has not ended, or its release is not promised yet", spec)
 			}
@@ -315,6 +324,7 @@ func (g *Ground) Keep(ctx context.Context) {
 		return
 	}
 	defer done()
+	defer g.Hooks.Counted()
 	if err := g.Hold(ctx); err != nil {
 		g.Log.Warn("could not take all that the agent itself holds on the node", "err", err)
 	}

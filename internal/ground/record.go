@@ -16,6 +16,8 @@ type nodeRecord struct {
 	Pool     string `json:"pool,omitempty"`
 	Cooldown string `json:"cooldown,omitempty"` // the pool's cooldown, such as "1m5s"; "": not known
 	First    string `json:"first,omitempty"`    // the pool's first cooldown since the ledger was lost; "": it was not lost
+	Lease    string `json:"lease,omitempty"`    // of a block of a cluster's pool: leaseGiven or leaseDrains
+	Default  bool   `json:"default,omitempty"`  // the pool is config.Given.Default
 	Behind   string `json:"behind,omitempty"`   // when the ledger was lost (lossText), if the CIDR has been rinsed behind that (ipam.Behind)
 }
 
@@ -23,6 +25,13 @@ const (
 	tableSort = "egress"
 	poolSort  = "pool"
 	standSort = "stand"
+)
+
+// What a record's Lease says. A CIDR of the node (Node.spec.podCIDRs) has none: it is of the pool config.NodePool while the
+// cluster gives it, and of the pool former from then on.
+const (
+	leaseGiven  = "given"  // in force, also after a restart
+	leaseDrains = "drains" // the cluster has taken it back, or asks for it
 )
 
 // StandName returns the name that the owner of a stand's route has. By this route pods' answers to
@@ -41,6 +50,12 @@ func CIDRName(p netip.Prefix) hold.Name { return hold.Name{Space: "cidr", Name: 
 func sameRecord(o hold.Owner, rec nodeRecord) bool {
 	var have nodeRecord
 	return json.Unmarshal(o.Meta, &have) == nil && have == rec
+}
+
+// ofSort reports whether an owner is one of the agent's own, of a sort.
+func ofSort(o hold.Owner, sort string) bool {
+	var have nodeRecord
+	return json.Unmarshal(o.Meta, &have) == nil && have.Sort == sort
 }
 
 // amend gives one of the agent's own owners another record. Once a CIDR is out of the

@@ -107,8 +107,8 @@ func (g *Ground) Reload(ctx context.Context, c *config.Config) error {
 }
 
 // reload is Reload with what the cluster has given to the node. The caller has g.turn.
-func (g *Ground) reload(ctx context.Context, file *config.Config, given []netip.Prefix) error {
-	c := file.WithNodePool(given)
+func (g *Ground) reload(ctx context.Context, file *config.Config, given config.Given) error {
+	c := file.With(given)
 	for _, h := range g.heldCIDRs() {
 		for _, p := range prefixes(c.Pools) {
 			if p != h.cidr && p.Overlaps(h.cidr) {
@@ -142,6 +142,7 @@ func (g *Ground) set(c *config.Config) error {
 		return err
 	}
 	g.config.Store(c)
+	g.changes()
 	return nil
 }
 

@@ -28,6 +28,7 @@ func (g *Ground) Follow(c ledger.Change) {
 	for _, r := range c.Rested {
 		rested[r.Name] = r
 	}
+	defer g.Hooks.Counted()
 	for _, edit := range c.Owners {
 		for _, n := range freed(edit) {
 			if addr, err := ipam.ParseName(n); err == nil {

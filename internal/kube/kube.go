@@ -1,14 +1,16 @@
-// Package kube follows a Kubernetes cluster's API server, as far as a node needs to know: which CIDRs the cluster
-// has given to the node's pods, and where the pods of other nodes are. It only reads. Nothing of the agent waits for
-// it: pods are attached and detached by what the ledger says, whether or not the API server answers.
+// Package kube follows a Kubernetes cluster's API server, as far as a node needs to know: which addresses the cluster
+// has given to the node's pods, and where the pods of other nodes are. Nothing of the agent waits for
+// it: pods are attached and detached by what the ledger says, whether or not the API server answers. If the cluster has
+// pools of its own (config.AddressesPools), it also follows these, the node's pods and the namespaces, and
+// writes what the node has of the pools; otherwise it only reads.
+//
+// Reflectors list and watch, and hand on what they read: no object stays in memory.
 package kube
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -16,14 +18,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/lease"
 	"github.com/berth-net/berth/internal/peers"
 )
 
@@ -36,6 +35,8 @@ type Options struct {
 	Given func(context.Context, []netip.Prefix) error
 	// Others is told of the other nodes.
 	Others Others
+	// Leases is told of what counts for the node's blocks of the cluster's pools; nil: the node has none.
+	Leases *lease.Keeper
 }
 
 // Others is told of the cluster's other nodes, and of this node's own addresses (peers.Peers).
@@ -49,53 +50,43 @@ type Others interface {
 // Watcher follows the API server.
 type Watcher struct {
 	Options
-	client *rest.RESTClient
+	*Client
 
 	mu    sync.Mutex
 	given []netip.Prefix // what Given has to be told
 	wake  chan struct{}  // has a token if given has changed
+	ways  ways
 }
 
 // New returns a Watcher, and asks nobody anything yet.
-func New(o Options) (*Watcher, error) {
-	c, err := connect(o.Kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("kubernetes.kubeconfig: %w", err)
-	}
-	scheme := runtime.NewScheme() // of the few types that are read: client-go's own has all of them, in memory
-	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Node{}, &corev1.NodeList{})
-	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
-	c.GroupVersion = &corev1.SchemeGroupVersion
-	c.APIPath = "/api"
-	c.UserAgent = o.Agent
-	c.ContentType = runtime.ContentTypeProtobuf
-	c.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	client, err := rest.RESTClientFor(c)
-	if err != nil {
-		return nil, fmt.Errorf("kubernetes: %w", err)
-	}
-	return &Watcher{Options: o, client: client, wake: make(chan struct{}, 1)}, nil
-}
-
-// connect returns how the API server is reached.
-func connect(kubeconfig string) (*rest.Config, error) {
-	if kubeconfig == "" {
-		return rest.InClusterConfig()
-	}
-	return clientcmd.BuildConfigFromFlags("", kubeconfig)
+func New(c *Client, o Options) *Watcher {
+	return &Watcher{Options: o, Client: c, wake: make(chan struct{}, 1), ways: newWays(o.Others)}
 }
 
 // Keep follows the API server until ctx ends.
 func (w *Watcher) Keep(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
-	all.Go(func() { w.keepGiven(ctx) })
+	follow := func(what string, from cache.ListerWatcher, o any, to cache.ReflectorStore) {
+		all.Go(func() { w.follow(ctx, what, from, o, to) })
+	}
+	follow("nodes", cache.NewListWatchFromClient(w.core, "nodes", metav1.NamespaceAll, fields.Everything()), &corev1.Node{}, nodeStore{w})
+	if w.Leases == nil {
+		w.keepGiven(ctx)
+		return
+	}
+	mine := fields.OneTermEqualSelector("metadata.name", w.Node)
+	follow("this node's NodeNetwork", cache.NewListWatchFromClient(w.berth, "nodenetworks", metav1.NamespaceAll, mine), &network{}, ownStore{w})
+	follow("NodeNetworks", cache.NewListWatchFromClient(w.berth, "nodenetworks", metav1.NamespaceAll, fields.Everything()), &network{}, networkStore{w})
+	follow("IPPools", cache.NewListWatchFromClient(w.berth, "ippools", metav1.NamespaceAll, fields.Everything()), &ippool{}, poolStore{w})
+	follow("pods", w.metadata("pods", fields.OneTermEqualSelector("spec.nodeName", w.Node)), &metav1.PartialObjectMetadata{}, podStore{w})
+	w.keepNamespaces(ctx)
+}
+
+// follow has a reflector list and watch, and hand on what it reads, until ctx ends.
+func (w *Watcher) follow(ctx context.Context, what string, from cache.ListerWatcher, o any, to cache.ReflectorStore) {
 	logger := logr.FromSlogHandler(w.Log.Handler()).V(0)
-	nodes := cache.NewListWatchFromClient(w.client, "nodes", metav1.NamespaceAll, fields.Everything())
-	cache.NewReflectorWithOptions(nodes, &corev1.Node{}, nodeStore{w}, cache.ReflectorOptions{
-		Logger: &logger, Name: "nodes",
-	}).RunWithContext(ctx)
+	cache.NewReflectorWithOptions(from, o, to, cache.ReflectorOptions{Logger: &logger, Name: what}).RunWithContext(ctx)
 }
 
 // again is how long keepGiven waits until it tells Given again.
@@ -126,116 +117,3 @@ func (w *Watcher) stir() {
 	default:
 	}
 }
-
-// self notes what the cluster has given to this node.
-func (w *Watcher) self(n *corev1.Node) {
-	cidrs, err := podCIDRs(n)
-	switch {
-	case err != nil:
-		w.Log.Error("the cluster gives this node CIDRs for its pods that are none", "err", err)
-		return
-	case len(cidrs) == 0: // not yet, as with each new Node, or the Node was made anew: what the node had stays
-		w.Log.Info("the cluster has given this node no CIDRs for its pods yet (Node.spec.podCIDRs); it never will unless its controller manager has --allocate-node-cidrs", "node", n.Name)
-		return
-	}
-	w.Others.Self(peers.Node{Name: n.Name, CIDRs: cidrs, Addresses: addresses(n)})
-	w.mu.Lock()
-	w.given = cidrs
-	w.mu.Unlock()
-	w.stir()
-}
-
-// other returns another node. ok is false for this node, and for a node that has no pods' CIDRs or no address yet.
-func (w *Watcher) other(n *corev1.Node) (node peers.Node, ok bool) {
-	if n.Name == w.Node {
-		return node, false
-	}
-	cidrs, err := podCIDRs(n)
-	if err != nil {
-		w.Log.Warn("the CIDRs of another node's pods are none", "node", n.Name, "err", err)
-		return node, false
-	}
-	node = peers.Node{Name: n.Name, CIDRs: cidrs, Addresses: addresses(n)}
-	return node, len(node.CIDRs) > 0 && len(node.Addresses) > 0
-}
-
-// podCIDRs returns the CIDRs of a node's pods, in order.
-func podCIDRs(n *corev1.Node) (cidrs []netip.Prefix, err error) {
-	texts := n.Spec.PodCIDRs
-	if len(texts) == 0 && n.Spec.PodCIDR != "" {
-		texts = []string{n.Spec.PodCIDR}
-	}
-	for _, text := range texts {
-		c, err := netip.ParsePrefix(text)
-		if err != nil {
-			return nil, err
-		}
-		cidrs = append(cidrs, c.Masked())
-	}
-	slices.SortFunc(cidrs, netip.Prefix.Compare)
-	return cidrs, nil
-}
-
-// addresses returns a node's own addresses, those of the cluster's network first.
-func addresses(n *corev1.Node) (addrs []netip.Addr) {
-	for _, sort := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
-		for _, a := range n.Status.Addresses {
-			if addr, err := netip.ParseAddr(a.Address); err == nil && a.Type == sort && !has(addrs, addr.Unmap()) {
-				addrs = append(addrs, addr.Unmap())
-			}
-		}
-	}
-	return addrs
-}
-
-// has reports whether there is an address of addr's family already.
-func has(addrs []netip.Addr, addr netip.Addr) bool {
-	return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return a.Is4() == addr.Is4() })
-}
-
-// nodeStore hands the nodes that the Reflector reads on, and keeps none.
-type nodeStore struct{ *Watcher }
-
-func (s nodeStore) Add(o any) error { return s.Update(o) }
-
-func (s nodeStore) Update(o any) error {
-	n, ok := o.(*corev1.Node)
-	switch {
-	case !ok:
-	case n.Name == s.Node:
-		s.self(n)
-	default:
-		if node, ok := s.other(n); ok {
-			s.Others.Put(node)
-		} else {
-			s.Others.Drop(n.Name)
-		}
-	}
-	return nil
-}
-
-func (s nodeStore) Delete(o any) error {
-	if n, ok := o.(*corev1.Node); ok && n.Name != s.Node {
-		s.Others.Drop(n.Name)
-	}
-	return nil
-}
-
-func (s nodeStore) Replace(all []any, _ string) error {
-	var others []peers.Node
-	for _, o := range all {
-		n, ok := o.(*corev1.Node)
-		if !ok {
-			continue
-		}
-		if n.Name == s.Node {
-			s.self(n)
-		} else if node, ok := s.other(n); ok {
-			others = append(others, node)
-		}
-	}
-	s.Others.All(others)
-	return nil
-}
-
-func (nodeStore) Resync() error { return nil }

@@ -2,16 +2,10 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
-	"net/http"
-	"net/http/httptest"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
 	"testing"
 
@@ -19,112 +13,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/kube/kubetest"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/peers"
 )
 
 var must = nettest.Must
-
-// server is an API server that knows nodes, and what clients have to expect of it: it fails, answers slowly, and forgets
-// old versions.
-type server struct {
-	*httptest.Server
-	mu      sync.Mutex
-	version int
-	nodes   map[string]corev1.Node
-	events  []metav1.WatchEvent // since the beginning; event i made version i+1
-	fail    int                 // the status of all answers; 0: it serves
-	news    chan struct{}       // closed at the next change
-}
-
-func serve(t *testing.T) *server {
-	s := &server{nodes: map[string]corev1.Node{}, news: make(chan struct{})}
-	s.Server = httptest.NewServer(s)
-	t.Cleanup(s.Close)
-	t.Cleanup(s.CloseClientConnections)
-	return s
-}
-
-func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.mu.Lock()
-	fail := s.fail
-	s.mu.Unlock()
-	q := r.URL.Query()
-	w.Header().Set("Content-Type", "application/json")
-	switch {
-	case r.Method != http.MethodGet || r.URL.Path != "/api/v1/nodes":
-		w.WriteHeader(http.StatusForbidden)
-	case fail != 0:
-		w.WriteHeader(fail)
-	case q.Get("sendInitialEvents") == "true":
-		w.WriteHeader(http.StatusUnprocessableEntity) // as a server before Kubernetes 1.27
-	case q.Get("watch") != "":
-		since, _ := strconv.Atoi(q.Get("resourceVersion"))
-		s.watch(w, r.Context(), since)
-	default:
-		s.mu.Lock()
-		list := corev1.NodeList{TypeMeta: metav1.TypeMeta{Kind: "NodeList", APIVersion: "v1"}}
-		list.ResourceVersion = fmt.Sprint(s.version)
-		for _, n := range s.nodes {
-			list.Items = append(list.Items, n)
-		}
-		s.mu.Unlock()
-		_ = json.NewEncoder(w).Encode(list)
-	}
-}
-
-func (s *server) watch(w http.ResponseWriter, ctx context.Context, since int) {
-	for {
-		s.mu.Lock()
-		var later []metav1.WatchEvent
-		if since < len(s.events) {
-			later = s.events[since:]
-		}
-		news, fail := s.news, s.fail
-		s.mu.Unlock()
-		if fail != 0 {
-			return
-		}
-		for _, e := range later {
-			_ = json.NewEncoder(w).Encode(e)
-			since++
-		}
-		w.(http.Flusher).Flush()
-		select {
-		case <-news:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// change makes one change: typ is ADDED, MODIFIED or DELETED.
-func (s *server) change(typ string, n corev1.Node) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.version++
-	n.ResourceVersion = fmt.Sprint(s.version)
-	if s.nodes[n.Name] = n; typ == "DELETED" {
-		delete(s.nodes, n.Name)
-	}
-	e := metav1.WatchEvent{Type: typ}
-	e.Object.Raw, _ = json.Marshal(n)
-	s.events = append(s.events, e)
-	s.stir()
-}
-
-// breaks has the server answer with a status, 0: as it should. Watches end.
-func (s *server) breaks(status int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.fail = status
-	s.stir()
-}
-
-func (s *server) stir() {
-	close(s.news)
-	s.news = make(chan struct{})
-}
 
 // node returns a Node: texts are CIDRs and addresses.
 func node(name string, texts ...string) corev1.Node {
@@ -201,15 +95,13 @@ func (o *told) String() string {
 	return text
 }
 
-func watch(t *testing.T, s *server) *told {
+func follow(t *testing.T, s *kubetest.Server) *told {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	must(t, os.WriteFile(path, fmt.Appendf(nil, `{"clusters":[{"name":"c","cluster":{"server":%q}}],"contexts":[{"name":"c","context":{"cluster":"c"}}],"current-context":"c"}`, s.URL), 0o600))
 	o := &told{nodes: map[string]peers.Node{}}
-	w, err := New(Options{
-		Kubernetes: config.Kubernetes{Node: "me", Kubeconfig: path}, Agent: "test", Log: slog.New(slog.DiscardHandler), Given: o.Given, Others: o,
-	})
+	k := config.Kubernetes{Node: "me", Kubeconfig: s.Kubeconfig(t)}
+	c, err := Connect(k, "test")
 	must(t, err)
+	w := New(c, Options{Kubernetes: k, Log: slog.New(slog.DiscardHandler), Given: o.Given, Others: o})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); w.Keep(ctx) }()
@@ -226,26 +118,26 @@ func (o *told) want(t *testing.T, text string) {
 // A Watcher tells of its own node's CIDRs and of other nodes that have CIDRs and an address, as they come, change and go,
 // also across an API server that fails, and that has changed meanwhile.
 func TestNodes(t *testing.T) {
-	s := serve(t)
-	s.change("ADDED", node("me", "10.244.1.0/24", "fd00:244:1::/64", "192.0.2.1"))
-	s.change("ADDED", node("a", "10.244.2.0/24", "192.0.2.2", "2001:db8::2", "192.0.2.22"))
-	s.change("ADDED", node("new"))
-	o := watch(t, s)
+	s := kubetest.Serve(t)
+	s.Put("nodes", node("me", "10.244.1.0/24", "fd00:244:1::/64", "192.0.2.1"))
+	s.Put("nodes", node("a", "10.244.2.0/24", "192.0.2.2", "2001:db8::2", "192.0.2.22"))
+	s.Put("nodes", node("new"))
+	o := follow(t, s)
 	const me = "true [10.244.1.0/24 fd00:244:1::/64]"
 	o.want(t, me+" a [10.244.2.0/24] [192.0.2.2 2001:db8::2]")
-	s.change("MODIFIED", node("new", "10.244.3.0/24", "192.0.2.3"))
-	s.change("MODIFIED", node("a", "10.244.2.0/24", "192.0.2.4"))
+	s.Put("nodes", node("new", "10.244.3.0/24", "192.0.2.3"))
+	s.Put("nodes", node("a", "10.244.2.0/24", "192.0.2.4"))
 	o.want(t, me+" a [10.244.2.0/24] [192.0.2.4] new [10.244.3.0/24] [192.0.2.3]")
 	for _, status := range []int{500, 429, 403} {
-		s.breaks(status)
+		s.Break(status)
 	}
-	s.change("DELETED", node("a"))
-	s.change("MODIFIED", node("me")) // which takes nothing from the node: the Node may have been made anew
-	s.breaks(0)
+	s.Delete("nodes", "/a")
+	s.Put("nodes", node("me")) // which takes nothing from the node: the Node may have been made anew
+	s.Break(0)
 	o.want(t, me+" new [10.244.3.0/24] [192.0.2.3]")
-	s.change("MODIFIED", node("new", "10.244.3.0/24", "nonsense", "192.0.2.3"))
-	s.change("ADDED", node("b", "10.244.4.0/24", "192.0.2.5"))
+	s.Put("nodes", node("new", "10.244.3.0/24", "nonsense", "192.0.2.3"))
+	s.Put("nodes", node("b", "10.244.4.0/24", "192.0.2.5"))
 	o.want(t, me+" b [10.244.4.0/24] [192.0.2.5]")
-	s.change("MODIFIED", node("me", "10.244.9.0/24", "192.0.2.1"))
+	s.Put("nodes", node("me", "10.244.9.0/24", "192.0.2.1"))
 	o.want(t, "true [10.244.9.0/24] b [10.244.4.0/24] [192.0.2.5]")
 }

@@ -418,6 +418,13 @@ func (p *Peers) free(n Node, have owners) error {
 	return nil
 }
 
+// Count returns how many other nodes Peers was told of.
+func (p *Peers) Count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.want)
+}
+
 // Failed returns why pods of other nodes may not be reached, by node.
 func (p *Peers) Failed() map[string]error {
 	p.mu.Lock()

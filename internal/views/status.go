@@ -35,7 +35,7 @@ func (v *Views) Status(_ context.Context, pool string) (api.Status, error) {
 	for _, e := range v.index.All() {
 		st.Attachments[v.state(e, v.Engine.Owed(e.Owner.ID))]++
 	}
-	pool, err = v.ground.Pool(pool)
+	pool, err = v.ground.Serves(pool)
 	if err != nil {
 		return st, err
 	}

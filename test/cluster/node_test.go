@@ -21,6 +21,8 @@ type node struct {
 	far    bool   // it is behind a router
 	bin    string // folder of Berth's programs
 
+	pooled bool // its pods get addresses of the cluster's pools, which rest for a second
+
 	containerd, kubelet, proxy, berthd *daemon
 }
 
@@ -128,6 +130,9 @@ func (n *node) startBerth(c *control) {
 	n.t.Helper()
 	n.write("etc/berth/kubeconfig", c.kubeconfig(agent))
 	n.write("etc/berth/berthd.yaml", fmt.Sprintf("kubernetes: {node: %s, kubeconfig: /etc/berth/kubeconfig}\n", n.name))
+	if n.pooled {
+		n.write("etc/berth/berthd.yaml", fmt.Sprintf("kubernetes: {node: %s, kubeconfig: /etc/berth/kubeconfig, addresses: pools}\ncooldown: 1s\n", n.name))
+	}
 	n.berthd = n.daemon(filepath.Join(n.bin, "berthd"))
 	n.berthd.until("berthd to serve", func() bool {
 		_, err := n.run(filepath.Join(n.bin, "berth"), "status")

@@ -263,7 +263,7 @@ func (v *Verbs) left(ctx context.Context, add *addition, former []*attachment.En
 // queued now, if the node lacks something that pods of the pool need, or if the mode cannot
 // attach to the pool what the configuration asks for.
 func (v *Verbs) fit(ctx context.Context, add *addition) error {
-	pool, err := v.ground.Pool(add.conf.Pool)
+	pool, err := v.ground.Choose(ctx, add.record.Pod, add.conf.Pool, add.who())
 	if err != nil {
 		return err
 	}
@@ -322,18 +322,40 @@ func (v *Verbs) attach(ctx context.Context, add *addition, old []*attachment.Ent
 // plan chooses all names of a new incarnation. An ADD that names no pool means the default pool: if
 // a reload has taken that pool away since fit chose it, plan chooses again, once.
 func (v *Verbs) plan(ctx context.Context, add *addition) (hold.Owner, func(), error) {
-	o, undo, err := add.mode.Plan(ctx, hold.NewID(), add.record, add.conf)
+	o, undo, err := v.planOnce(ctx, add)
 	if add.conf.Pool != "" || !answer.UnknownPool(err) {
 		return o, undo, err
 	}
 	if err := v.fit(ctx, add); err != nil {
 		return hold.Owner{}, nil, err
 	}
-	o, undo, err = add.mode.Plan(ctx, hold.NewID(), add.record, add.conf)
+	o, undo, err = v.planOnce(ctx, add)
 	if answer.UnknownPool(err) {
 		err = cni.Errorf(cni.CodeTryAgain, "the default pool changes again and again", "%v", err)
 	}
 	return o, undo, err
+}
+
+// planOnce plans an incarnation in the pool that was chosen. If the pool is the cluster's and has no free address, planOnce
+// waits for a block for a short time (ground.Await).
+func (v *Verbs) planOnce(ctx context.Context, add *addition) (hold.Owner, func(), error) {
+	pool, deadline := add.record.Pool, v.ground.Deadline()
+	o, undo, err := add.mode.Plan(ctx, hold.NewID(), add.record, add.conf)
+	for answer.Exhausted(err) && v.ground.Await(ctx, pool, add.who(), deadline) {
+		o, undo, err = add.mode.Plan(ctx, hold.NewID(), add.record, add.conf)
+	}
+	if err == nil {
+		v.ground.Served(pool, add.who())
+	}
+	return o, undo, err
+}
+
+// who is whom the node counts as waiting for an address: the runtime tries again for the same pod with another container.
+func (a *addition) who() string {
+	if a.record.Pod != nil && a.record.Pod.UID != "" {
+		return a.record.Pod.UID + "/" + a.record.Network + "/" + a.record.Ifname
+	}
+	return a.record.Key.String()
 }
 
 // elsewhere refuses an ADD that asks for an address or a host port of an attachment that the ADD

@@ -1,0 +1,390 @@
+// Package kubetest is a Kubernetes API server in memory, for tests: it serves what an agent reads and writes, and what clients
+// have to expect of it. It fails, answers slowly, forgets old versions, and shows old ones.
+package kubetest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Object is an object as JSON has it.
+type Object = map[string]any
+
+// kinds are the resources that the server has: the kind and API version of each.
+var kinds = map[string]metav1.TypeMeta{
+	"nodes":        {Kind: "Node", APIVersion: "v1"},
+	"pods":         {Kind: "Pod", APIVersion: "v1"},
+	"namespaces":   {Kind: "Namespace", APIVersion: "v1"},
+	"ippools":      {Kind: "IPPool", APIVersion: "berth.dev/v1alpha1"},
+	"nodenetworks": {Kind: "NodeNetwork", APIVersion: "berth.dev/v1alpha1"},
+}
+
+// event is a change that the server has seen.
+type event struct {
+	version  int
+	typ      string // ADDED, MODIFIED or DELETED
+	resource string
+	object   Object
+}
+
+// Server is an API server.
+type Server struct {
+	*httptest.Server
+	// Wrote is told of each status that a client has written; it may be nil. It runs without the server's lock.
+	Wrote func(resource string, o Object)
+
+	mu      sync.Mutex
+	version int
+	objects map[string]map[string]Object // by resource and key (namespace/name)
+	events  []event
+	fail    int           // the status of all answers; 0: it serves
+	news    chan struct{} // closed at the next change
+	patches []string      // the bodies of all patches that were accepted
+	asked   []string      // what was asked for: METHOD PATH
+}
+
+// Serve starts a server, until the test ends.
+func Serve(t *testing.T) *Server {
+	s := &Server{objects: map[string]map[string]Object{}, news: make(chan struct{})}
+	s.Server = httptest.NewServer(s)
+	t.Cleanup(s.Close)
+	t.Cleanup(s.CloseClientConnections)
+	return s
+}
+
+// Kubeconfig writes a file that says how the server is reached.
+func (s *Server) Kubeconfig(t *testing.T) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "kubeconfig")
+	text := fmt.Appendf(nil, `{"clusters":[{"name":"c","cluster":{"server":%q}}],"contexts":[{"name":"c","context":{"cluster":"c"}}],"current-context":"c"}`, s.URL)
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Put adds an object, or changes it. o is anything that JSON can have; it gets the next version, and keeps its UID.
+func (s *Server) Put(resource string, o any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.put(resource, asObject(o))
+}
+
+func (s *Server) put(resource string, o Object) {
+	meta := metaOf(o)
+	key := keyOf(meta)
+	was, known := s.objects[resource][key]
+	if s.objects[resource] == nil {
+		s.objects[resource] = map[string]Object{}
+	}
+	typ := "ADDED"
+	if known {
+		typ = "MODIFIED"
+		meta["uid"] = metaOf(was)["uid"]
+	}
+	s.version++
+	if meta["uid"] == nil {
+		meta["uid"] = fmt.Sprintf("uid-%d", s.version)
+	}
+	meta["resourceVersion"] = strconv.Itoa(s.version)
+	o["kind"], o["apiVersion"] = kinds[resource].Kind, kinds[resource].APIVersion
+	s.objects[resource][key] = o
+	s.happens(event{s.version, typ, resource, o})
+}
+
+// Edit changes an object as edit does.
+func (s *Server) Edit(resource, key string, edit func(Object)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := asObject(s.objects[resource][key])
+	edit(o)
+	s.put(resource, o)
+}
+
+// Get returns an object; nil: there is none.
+func (s *Server) Get(resource, key string) Object {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o := s.objects[resource][key]; o != nil {
+		return asObject(o)
+	}
+	return nil
+}
+
+// Delete deletes an object.
+func (s *Server) Delete(resource, key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := asObject(s.objects[resource][key])
+	delete(s.objects[resource], key)
+	s.version++
+	metaOf(o)["resourceVersion"] = strconv.Itoa(s.version)
+	s.happens(event{s.version, "DELETED", resource, o})
+}
+
+// Show has watches show an object as it once was, as a server does whose cache lags behind. Nothing changes.
+func (s *Server) Show(resource string, o Object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version++
+	s.happens(event{s.version, "MODIFIED", resource, o})
+}
+
+func (s *Server) happens(e event) {
+	s.events = append(s.events, e)
+	s.stir()
+}
+
+// Break has the server answer with a status, 0: as it should. Watches end.
+func (s *Server) Break(status int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fail = status
+	s.stir()
+}
+
+// Patches returns the patches that were accepted.
+func (s *Server) Patches() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.patches)
+}
+
+// Asked returns what was asked for since the last call of Asked.
+func (s *Server) Asked() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	asked := s.asked
+	s.asked = nil
+	return asked
+}
+
+func (s *Server) stir() {
+	close(s.news)
+	s.news = make(chan struct{})
+}
+
+// split takes a request's path apart: /api/v1 or /apis/berth.dev/v1alpha1, then namespaces/N or nothing, then resource/NAME/status, or a part of it.
+func split(path string) (resource, key, sub string, ok bool) {
+	rest, core := strings.CutPrefix(path, "/api/v1/")
+	if !core {
+		if rest, ok = strings.CutPrefix(path, "/apis/berth.dev/v1alpha1/"); !ok {
+			return "", "", "", false
+		}
+	}
+	f := strings.Split(rest, "/")
+	namespace := ""
+	if f[0] == "namespaces" && len(f) > 2 {
+		namespace, f = f[1], f[2:]
+	}
+	if len(f) > 1 {
+		key = namespace + "/" + f[1]
+	}
+	if len(f) > 2 {
+		sub = f[2]
+	}
+	_, ok = kinds[f[0]]
+	return f[0], key, sub, ok
+}
+
+// ServeHTTP answers requests.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	resource, key, sub, ok := split(r.URL.Path)
+	s.mu.Lock()
+	fail := s.fail
+	s.asked = append(s.asked, r.Method+" "+r.URL.Path)
+	s.mu.Unlock()
+	q := r.URL.Query()
+	w.Header().Set("Content-Type", "application/json")
+	switch {
+	case fail != 0:
+		refuse(w, fail, "")
+	case !ok:
+		refuse(w, http.StatusForbidden, "")
+	case r.Method == http.MethodPatch && sub == "status":
+		s.patch(w, r, resource, key)
+	case r.Method != http.MethodGet:
+		refuse(w, http.StatusForbidden, "")
+	case key != "":
+		if o := s.Get(resource, key); o != nil {
+			_ = json.NewEncoder(w).Encode(shape(r, o))
+		} else {
+			refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound)
+		}
+	case q.Get("sendInitialEvents") == "true":
+		refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid) // as a server before Kubernetes 1.27
+	case q.Get("watch") != "":
+		since, _ := strconv.Atoi(q.Get("resourceVersion"))
+		s.watch(w, r, resource, since)
+	default:
+		s.list(w, r, resource)
+	}
+}
+
+func refuse(w http.ResponseWriter, status int, reason metav1.StatusReason) {
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: reason, Code: int32(status), Message: fmt.Sprintf("refused with %d", status),
+	})
+}
+
+// selects reports whether a request's field selector selects an object.
+func selects(r *http.Request, o Object) bool {
+	field, value, has := strings.Cut(r.URL.Query().Get("fieldSelector"), "=")
+	switch {
+	case !has:
+		return true
+	case field == "metadata.name":
+		return metaOf(o)["name"] == value
+	case field == "spec.nodeName":
+		spec, _ := o["spec"].(Object)
+		return spec["nodeName"] == value
+	}
+	return false
+}
+
+// shape returns what a request gets of an object: of metadata alone, if it asks for that.
+func shape(r *http.Request, o Object) Object {
+	if !strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
+		return o
+	}
+	return Object{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": o["metadata"]}
+}
+
+func (s *Server) list(w http.ResponseWriter, r *http.Request, resource string) {
+	s.mu.Lock()
+	items := []Object{}
+	for _, key := range slices.Sorted(maps.Keys(s.objects[resource])) {
+		if o := s.objects[resource][key]; selects(r, o) {
+			items = append(items, shape(r, o))
+		}
+	}
+	kind, version := kinds[resource], s.version
+	s.mu.Unlock()
+	kind.Kind += "List"
+	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadataList") {
+		kind = metav1.TypeMeta{Kind: "PartialObjectMetadataList", APIVersion: "meta.k8s.io/v1"}
+	}
+	_ = json.NewEncoder(w).Encode(Object{
+		"kind": kind.Kind, "apiVersion": kind.APIVersion, "metadata": Object{"resourceVersion": strconv.Itoa(version)}, "items": items,
+	})
+}
+
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, resource string, since int) {
+	for {
+		s.mu.Lock()
+		var later []event
+		for _, e := range s.events {
+			if e.version > since && e.resource == resource && selects(r, e.object) {
+				later = append(later, e)
+			}
+		}
+		since = s.version
+		news, fail := s.news, s.fail
+		s.mu.Unlock()
+		if fail != 0 {
+			return
+		}
+		for _, e := range later {
+			_ = json.NewEncoder(w).Encode(Object{"type": e.typ, "object": shape(r, e.object)})
+		}
+		w.(http.Flusher).Flush()
+		if !await(r.Context(), news) {
+			return
+		}
+	}
+}
+
+func await(ctx context.Context, news <-chan struct{}) bool {
+	select {
+	case <-news:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// patch applies a merge patch to an object's status, if the patch names the object's version, or none.
+func (s *Server) patch(w http.ResponseWriter, r *http.Request, resource, key string) {
+	var p Object
+	if err := json.NewDecoder(r.Body).Decode(&p); err != nil || r.Header.Get("Content-Type") != "application/merge-patch+json" {
+		refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
+		return
+	}
+	s.mu.Lock()
+	o := s.objects[resource][key]
+	version, _ := metaOf(p)["resourceVersion"].(string)
+	if o == nil || version != "" && version != metaOf(o)["resourceVersion"] {
+		s.mu.Unlock()
+		if o == nil {
+			refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound)
+		} else {
+			refuse(w, http.StatusConflict, metav1.StatusReasonConflict)
+		}
+		return
+	}
+	now := asObject(o)
+	status, _ := now["status"].(Object)
+	if status == nil {
+		status = Object{}
+	}
+	next, _ := p["status"].(Object)
+	maps.Copy(status, next)
+	now["status"] = status
+	s.put(resource, now)
+	text, _ := json.Marshal(next)
+	s.patches = append(s.patches, string(text))
+	out := asObject(now)
+	s.mu.Unlock()
+	_ = json.NewEncoder(w).Encode(out)
+	if s.Wrote != nil {
+		s.Wrote(resource, out)
+	}
+}
+
+func metaOf(o Object) Object {
+	meta, _ := o["metadata"].(Object)
+	return meta
+}
+
+func keyOf(meta Object) string {
+	namespace, _ := meta["namespace"].(string)
+	name, _ := meta["name"].(string)
+	return namespace + "/" + name
+}
+
+// asObject returns a copy of an object, as JSON has it.
+func asObject(o any) (out Object) {
+	raw, err := json.Marshal(o)
+	if err == nil {
+		err = json.Unmarshal(raw, &out)
+	}
+	if err != nil {
+		panic(fmt.Sprintf("kubetest: %v", err)) // the test gave what is no object
+	}
+	return out
+}
+
+// Decode reads an object into a Go type.
+func Decode(o Object, to any) {
+	raw, err := json.Marshal(o)
+	if err == nil {
+		err = json.Unmarshal(raw, to)
+	}
+	if err != nil {
+		panic(fmt.Sprintf("kubetest: %v", err))
+	}
+}
