@@ -21,7 +21,7 @@ ldflags := -s -w -X $(module)/internal/version.Text=$(VERSION)
 # Modules of their own, so that what they need is not what Berth needs.
 modules := $(patsubst %/go.mod,%,$(shell find build test -name go.mod))
 
-.PHONY: build demo test test-cluster cluster fresh plain model crash deps peers packages before bench conform lint vuln fuzz deb rpm image release reproducible clean help
+.PHONY: build demo test test-cluster cluster fresh plain model crash deps peers packages before bench manifests conform lint vuln fuzz deb rpm image release reproducible clean help
 
 # Static, and not position-independent. A PIE needs ld.so (-buildmode=pie), which
 # nodes with musl or with nothing but a kernel lack, or a C toolchain to be static
@@ -81,6 +81,10 @@ cluster: ## the programs of Kubernetes and etcd, into the user's cache folder: 1
 
 bench: build peers ## measure Berth beside its peers, into docs/BENCHMARKS.md
 	$(GO) run ./test/bench -out docs/BENCHMARKS.md
+
+manifests: ## the plain manifest of the Helm chart, into deploy/kubernetes
+	$(GO) -C test/helm run ./manifest ../../deploy/helm/berth >bin/manifest.yaml
+	mv bin/manifest.yaml deploy/kubernetes/berth.yaml
 
 conform: build peers ## hold Berth and the reference plugins to the specification, into docs/CONFORMANCE.md
 	$(GO) run ./test/conform -out docs/CONFORMANCE.md

@@ -1,6 +1,7 @@
 // Package kube follows a Kubernetes cluster's API server, as far as a node needs to know: which CIDRs the cluster
-// has given to the node's pods, and where the pods of other nodes are. It only reads. Nothing of the agent waits for
-// it: pods are attached and detached by what the ledger says, whether or not the API server answers.
+// has given to the node's pods, and where the pods of other nodes are. It tells the cluster one thing, that the node has a
+// network (condition.go). Nothing of the agent waits for it: pods are attached and detached by what the ledger says, whether or
+// not the API server answers.
 package kube
 
 import (
@@ -49,7 +50,9 @@ type Others interface {
 // Watcher follows the API server.
 type Watcher struct {
 	Options
-	client *rest.RESTClient
+	client    *rest.RESTClient
+	condition condition
+	soonAgain time.Duration // shorter in tests
 
 	mu    sync.Mutex
 	given []netip.Prefix // what Given has to be told
@@ -75,7 +78,9 @@ func New(o Options) (*Watcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes: %w", err)
 	}
-	return &Watcher{Options: o, client: client, wake: make(chan struct{}, 1)}, nil
+	return &Watcher{
+		Options: o, client: client, wake: make(chan struct{}, 1), condition: condition{wake: make(chan struct{}, 1)}, soonAgain: soonAgain,
+	}, nil
 }
 
 // connect returns how the API server is reached.
@@ -91,6 +96,7 @@ func (w *Watcher) Keep(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	all.Go(func() { w.keepGiven(ctx) })
+	all.Go(func() { w.keepCondition(ctx) })
 	logger := logr.FromSlogHandler(w.Log.Handler()).V(0)
 	nodes := cache.NewListWatchFromClient(w.client, "nodes", metav1.NamespaceAll, fields.Everything())
 	cache.NewReflectorWithOptions(nodes, &corev1.Node{}, nodeStore{w}, cache.ReflectorOptions{
@@ -115,14 +121,17 @@ func (w *Watcher) keepGiven(ctx context.Context) {
 		if err := w.Given(ctx, given); err != nil && ctx.Err() == nil {
 			w.Log.Error("could not take the addresses that the cluster has given to this node; the agent tries again", "podCIDRs", given, "err", err)
 			daemon.Sleep(ctx, again, w.wake)
-			w.stir()
+			stir(w.wake)
+		} else if err == nil {
+			w.condition.took(given)
 		}
 	}
 }
 
-func (w *Watcher) stir() {
+// stir wakes who waits for wake.
+func stir(wake chan struct{}) {
 	select {
-	case w.wake <- struct{}{}:
+	case wake <- struct{}{}:
 	default:
 	}
 }
@@ -130,6 +139,7 @@ func (w *Watcher) stir() {
 // self notes what the cluster has given to this node.
 func (w *Watcher) self(n *corev1.Node) {
 	cidrs, err := podCIDRs(n)
+	w.condition.saw(n, cidrs)
 	switch {
 	case err != nil:
 		w.Log.Error("the cluster gives this node CIDRs for its pods that are none", "err", err)
@@ -142,7 +152,7 @@ func (w *Watcher) self(n *corev1.Node) {
 	w.mu.Lock()
 	w.given = cidrs
 	w.mu.Unlock()
-	w.stir()
+	stir(w.wake)
 }
 
 // other returns another node. ok is false for this node, and for a node that has no pods' CIDRs or no address yet.

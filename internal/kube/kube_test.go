@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,6 +36,8 @@ type server struct {
 	nodes   map[string]corev1.Node
 	events  []metav1.WatchEvent // since the beginning; event i made version i+1
 	fail    int                 // the status of all answers; 0: it serves
+	refuse  int                 // the status of the answers to patches; 0: it takes them
+	patches int                 // how many it got
 	news    chan struct{}       // closed at the next change
 }
 
@@ -52,6 +56,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	w.Header().Set("Content-Type", "application/json")
 	switch {
+	case r.Method == http.MethodPatch && r.URL.Path == "/api/v1/nodes/me/status":
+		s.patch(w, r)
 	case r.Method != http.MethodGet || r.URL.Path != "/api/v1/nodes":
 		w.WriteHeader(http.StatusForbidden)
 	case fail != 0:
@@ -147,6 +153,8 @@ type told struct {
 	all   bool
 	nodes map[string]peers.Node
 	given []netip.Prefix
+	fail  error // what Given returns
+	fails int   // how often it did
 }
 
 func (o *told) All(nodes []peers.Node) {
@@ -179,8 +187,29 @@ func (o *told) Drop(name string) {
 func (o *told) Given(_ context.Context, cidrs []netip.Prefix) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.fail != nil {
+		o.fails++
+		return o.fail
+	}
 	o.given = cidrs
 	return nil
+}
+
+// errTaken is why the agent cannot take CIDRs.
+var errTaken = errors.New("somebody else on the node uses them")
+
+// refuse has Given return an error from now on.
+func (o *told) refuse(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.fail = err
+}
+
+// refused returns how often Given has returned an error.
+func (o *told) refused() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.fails
 }
 
 func (o *told) String() string {
@@ -210,6 +239,7 @@ func watch(t *testing.T, s *server) *told {
 		Kubernetes: config.Kubernetes{Node: "me", Kubeconfig: path}, Agent: "test", Log: slog.New(slog.DiscardHandler), Given: o.Given, Others: o,
 	})
 	must(t, err)
+	w.soonAgain = time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); w.Keep(ctx) }()
