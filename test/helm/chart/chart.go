@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"helm.sh/helm/v4/pkg/action"
+	"helm.sh/helm/v4/pkg/chart/common"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	"helm.sh/helm/v4/pkg/release"
 )
@@ -24,6 +25,9 @@ const Header = `# Berth as the network of a Kubernetes cluster: kubectl apply -f
 # networks: pods can be deleted without an agent. docs/KUBERNETES.md says how to take Berth away.
 `
 
+// kubernetes is the version of the cluster for which charts are rendered: that of test/cluster.
+const kubernetes = "v1.36.3"
+
 // Rendered is a chart as Helm would install it.
 type Rendered struct {
 	Manifest string // its objects, in the order in which Helm makes them
@@ -38,6 +42,9 @@ func Render(dir, namespace string, values map[string]any) (r Rendered, err error
 	}
 	install := action.NewInstall(action.NewConfiguration())
 	install.DryRunStrategy = action.DryRunClient
+	if install.KubeVersion, err = common.ParseKubeVersion(kubernetes); err != nil {
+		return r, fmt.Errorf("reading the version of Kubernetes: %w", err)
+	}
 	install.ReleaseName, install.Namespace = "berth", namespace
 	made, err := install.Run(c, values)
 	if err != nil {

@@ -1,0 +1,165 @@
+package cluster
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kube"
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
+)
+
+// chart is the folder of Berth's chart.
+func chart(t *testing.T) string {
+	t.Helper()
+	return filepath.Join(programs.Tree(t), "deploy/helm/berth")
+}
+
+// buildHelm builds Helm, and returns its path. Where nobody has built it before, that takes minutes.
+func buildHelm(t *testing.T) (program string) {
+	t.Helper()
+	program = filepath.Join(t.TempDir(), "helm")
+	build := exec.Command("go", "-C", "../helm", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", program, "helm.sh/helm/v4/cmd/helm")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building Helm: %v\n%s", err, out)
+	}
+	return program
+}
+
+// helm runs Helm for the cluster's administrator, in the namespace kube-system. It may not fail.
+func (c *cluster) helm(program string, args ...string) {
+	c.t.Helper()
+	c.mustRun(program, append([]string{"--kubeconfig=/etc/kubernetes/" + admin, "--namespace=kube-system"}, args...)...)
+}
+
+// network returns the status and the reason of a node's condition NetworkUnavailable, and the node's taints.
+func (c *control) network(node string) string {
+	c.t.Helper()
+	return c.mustKubectl("get", "node", node, "-o",
+		`jsonpath={range .status.conditions[?(@.type=="NetworkUnavailable")]}{.status} {.reason}{end} {.spec.taints[*].key}`)
+}
+
+// available waits until each node says that it has a network. Then somebody says that they have none, as a cloud's controller
+// does, and the agents say that they have one.
+func (c *cluster) available() {
+	c.t.Helper()
+	wait := func(when string) {
+		c.t.Helper()
+		for _, n := range c.nodes {
+			nettest.Eventually(c.t, n.name+" to say that it has a network, "+when, func() bool {
+				return strings.TrimSpace(c.network(n.name)) == "False "+kube.Reason
+			})
+		}
+	}
+	wait("as its agent is ready")
+	for _, n := range c.nodes {
+		c.mustKubectl("patch", "node", n.name, "--subresource=status", "--patch",
+			`{"status": {"conditions": [{"type": "NetworkUnavailable", "status": "True", "reason": "NoRouteCreated"}]}}`)
+	}
+	wait("although somebody said that it has none")
+}
+
+// onlyItself tries what the token of an agent's pod is good for: its own node's conditions, and nothing else.
+func (c *cluster) onlyItself() {
+	c.t.Helper()
+	var pods struct{ Items []pod }
+	c.get(&pods, "pods", "--namespace=kube-system", "-l", "app.kubernetes.io/name=berth")
+	its := pods.Items[0]
+	other := c.nodes[0].name
+	if other == its.Spec.NodeName {
+		other = c.nodes[1].name
+	}
+	token := strings.TrimSpace(c.mustKubectl("create", "token", "berth", "--namespace=kube-system",
+		"--bound-object-kind=Pod", "--bound-object-name="+its.Metadata.Name, "--bound-object-uid="+its.Metadata.UID))
+	config := strings.Replace(c.kubeconfig(admin), fmt.Sprintf("token: %q", admin), "token: "+token, 1)
+	c.write("etc/kubernetes/of-a-pod", config)
+	patch := func(node, resource, what string) error {
+		_, err := c.run(c.program("kubectl"), "--kubeconfig=/etc/kubernetes/of-a-pod", "--cache-dir=/var/tmp/kubectl",
+			"patch", "node", node, "--subresource="+resource, "--patch", what)
+		return err
+	}
+	const condition = `{"status": {"conditions": [{"type": "Test", "status": "True"}]}}`
+	const address = `{"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.66"}]}}`
+	if err := patch(its.Spec.NodeName, "status", condition); err != nil {
+		c.t.Errorf("an agent cannot set a condition of its own node: %v", err)
+	}
+	for _, try := range []struct{ node, resource, what, says string }{
+		{other, "status", condition, "of its own node alone, which is \"" + its.Spec.NodeName + "\""},
+		{its.Spec.NodeName, "status", address, "may not change its node's addresses"},
+		{its.Spec.NodeName, "", `{"metadata": {"labels": {"a": "b"}}}`, "cannot patch resource \"nodes\""},
+	} {
+		if err := patch(try.node, try.resource, try.what); err == nil || !strings.Contains(err.Error(), try.says) {
+			c.t.Errorf("an agent of %s patches %s of %s by %s: %v; want %q", its.Spec.NodeName, try.resource, try.node, try.what, err, try.says)
+		}
+	}
+}
+
+// hostPort is the port of the nodes that serveHostPort uses.
+const hostPort = "8099"
+
+// serveHostPort has a pod on each node that has a port of the node and limits of bandwidth, and asks it from outside.
+func (c *cluster) serveHostPort() {
+	c.t.Helper()
+	manifest := deployment("limited", len(c.nodes), 0)
+	manifest = strings.Replace(manifest, "metadata: {labels: {app: limited}}",
+		`metadata: {labels: {app: limited}, annotations: {kubernetes.io/ingress-bandwidth: 100M, kubernetes.io/egress-bandwidth: 100M}}`, 1)
+	manifest += "        ports: [{containerPort: 8080, hostPort: " + hostPort + "}]\n"
+	c.apply(manifest)
+	c.mustKubectl("rollout", "status", "deployment/limited", "--timeout=60s")
+	for _, p := range c.pods("limited") {
+		for _, n := range c.nodes {
+			if n.name != p.Spec.NodeName {
+				continue
+			}
+			for _, address := range []string{n.address4(), n.address6()} {
+				if _, err := c.run(c.pod, "meet", p.Metadata.Name, net.JoinHostPort(address, hostPort)); err != nil {
+					c.t.Errorf("the port of %s at %s does not lead to pod %s: %v", n.name, address, p.Metadata.Name, err)
+				}
+			}
+		}
+	}
+}
+
+// lacksNothing fails the test if the node's agent lacks anything of the kernel that it could have with more rights.
+func (n *node) lacksNothing() {
+	n.t.Helper()
+	var status struct {
+		Lacks []string
+		Owed  int
+	}
+	must(n.t, json.Unmarshal([]byte(n.berth("status", "-o", "json")), &status))
+	if len(status.Lacks) > 0 || status.Owed > 0 {
+		n.t.Errorf("the agent of %s lacks %q, and owes %d", n.name, status.Lacks, status.Owed)
+	}
+	for _, name := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
+		value := ""
+		must(n.t, nettest.DoIn(n.net, func() (err error) { value, err = ns.Sysctl(name); return err }))
+		if value != "1" {
+			n.t.Errorf("%s of %s is %s", name, n.name, value)
+		}
+	}
+	logs, err := filepath.Glob(filepath.Join(n.disk, "var/log/pods/kube-system_berth-*/berthd/*.log"))
+	must(n.t, err)
+	if len(logs) == 0 {
+		n.t.Errorf("there is no log of an agent on %s", n.name)
+	}
+	for _, log := range logs {
+		raw, err := os.ReadFile(log)
+		must(n.t, err)
+		for line := range strings.Lines(string(raw)) {
+			for _, word := range []string{"read-only file system", "operation not permitted", "permission denied"} {
+				if strings.Contains(line, word) {
+					n.t.Errorf("the agent of %s may not do something: %s", n.name, line)
+				}
+			}
+		}
+	}
+}
