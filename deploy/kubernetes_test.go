@@ -19,8 +19,11 @@ import (
 type object struct {
 	Kind  string
 	Data  map[string]string
-	Rules []struct{ APIGroups, Resources, Verbs []string }
-	Spec  struct {
+	Rules []struct {
+		APIGroups        []string `yaml:"apiGroups"`
+		Resources, Verbs []string
+	}
+	Spec struct {
 		Template struct {
 			Spec struct {
 				HostNetwork bool `yaml:"hostNetwork"`
