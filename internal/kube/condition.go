@@ -40,6 +40,7 @@ type condition struct {
 	given []netip.Prefix // of the Node, as the API server has it; nil: none yet
 	taken []netip.Prefix // what the agent has taken
 	wrong bool           // the Node does not say that its network is available
+	times int            // how often the API server has said something of the Node
 }
 
 // saw notes what the API server has of this node.
@@ -48,7 +49,7 @@ func (c *condition) saw(n *corev1.Node, given []netip.Prefix) {
 		return c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionFalse
 	})
 	c.mu.Lock()
-	c.given, c.wrong = given, wrong
+	c.given, c.wrong, c.times = given, wrong, c.times+1
 	c.mu.Unlock()
 	stir(c.wake)
 }
@@ -61,18 +62,21 @@ func (c *condition) took(given []netip.Prefix) {
 	stir(c.wake)
 }
 
-// due reports whether the agent has to set the condition now.
-func (c *condition) due() bool {
+// due reports whether the agent has to set the condition now. set goes with that.
+func (c *condition) due() (due bool, set func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.wrong && len(c.given) > 0 && slices.Equal(c.given, c.taken)
+	times := c.times
+	return c.wrong && len(c.given) > 0 && slices.Equal(c.given, c.taken), func() { c.set(times) }
 }
 
-// set notes that the API server has taken the condition. What it says of the node later goes before that.
-func (c *condition) set() {
+// set notes that the API server has taken the condition, unless it has said something of the Node since: that may be newer.
+func (c *condition) set(times int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.wrong = false
+	if c.times == times {
+		c.wrong = false
+	}
 }
 
 // keepCondition sets the node's condition whenever it is due, until ctx ends. Nobody waits for it.
@@ -84,7 +88,8 @@ func (w *Watcher) keepCondition(ctx context.Context) {
 			return
 		case <-w.condition.wake:
 		}
-		if !w.condition.due() {
+		due, set := w.condition.due()
+		if !due {
 			continue
 		}
 		if time.Since(last) > 2*lateAgain {
@@ -100,7 +105,7 @@ func (w *Watcher) keepCondition(ctx context.Context) {
 				w.Log.Warn("could not tell the cluster that this node has a network; the agent tries again, and pods do not wait for it", "node", w.Node, "err", err)
 			}
 		} else {
-			w.condition.set()
+			set()
 			said = ""
 			w.Log.Info("told the cluster that this node has a network (NetworkUnavailable=False)", "node", w.Node)
 		}
