@@ -45,7 +45,7 @@ test: deps build peers packages before ## every test; as root it first installs 
 	done
 
 test-cluster: deps cluster ## Berth in a Kubernetes cluster of three nodes, on this machine (root)
-	$(GO) test $(GOTESTFLAGS) ./test/cluster
+	$(GO) test -timeout 30m $(GOTESTFLAGS) ./test/cluster
 
 fresh: ## what CI runs: the README's commands on a minimal Debian as a plain user, then all checks as root
 	test/fresh tester make demo test
@@ -77,8 +77,9 @@ packages: ## two versions of packages, image, archive, SBOMs and checksums, into
 before: ## the programs of the version before this one, into bin/before/
 	@test/before bin/before
 
-cluster: ## the programs of Kubernetes and etcd, into the user's cache folder: 10 minutes, once a version
+cluster: ## the programs of Kubernetes and etcd, into the user's cache folder, and Helm: 15 minutes, once a version
 	GO=$(GO) test/cluster/build
+	$(GO) -C test/helm build -o /dev/null helm.sh/helm/v4/cmd/helm
 
 bench: build peers ## measure Berth beside its peers, into docs/BENCHMARKS.md
 	$(GO) run ./test/bench -out docs/BENCHMARKS.md

@@ -102,7 +102,8 @@ func (w *Watcher) keepCondition(ctx context.Context) {
 		if err != nil {
 			if text := err.Error(); text != said {
 				said = text
-				w.Log.Warn("could not tell the cluster that this node has a network; the agent tries again, and pods do not wait for it", "node", w.Node, "err", err)
+				w.Log.Warn("could not tell the cluster that this node has a network; the agent tries again, and pods do not wait for it",
+					"node", w.Node, "err", err)
 			}
 		} else {
 			set()
@@ -127,8 +128,8 @@ func (w *Watcher) patchCondition(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("encoding the node's condition: %w", err)
 	}
-	err = w.client.Patch(types.StrategicMergePatchType).Resource("nodes").Name(w.Node).SubResource("status").Body(raw).MaxRetries(0).Do(ctx).Error()
-	if err != nil {
+	patch := w.client.Patch(types.StrategicMergePatchType).Resource("nodes").Name(w.Node).SubResource("status")
+	if err := patch.Body(raw).MaxRetries(0).Do(ctx).Error(); err != nil {
 		return fmt.Errorf("patching the status of node %s: %w", w.Node, err)
 	}
 	return nil

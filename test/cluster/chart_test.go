@@ -28,8 +28,7 @@ func chart(t *testing.T) string {
 func buildHelm(t *testing.T) (program string) {
 	t.Helper()
 	program = filepath.Join(t.TempDir(), "helm")
-	build := exec.Command("go", "-C", "../helm", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", program, "helm.sh/helm/v4/cmd/helm")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	build := exec.Command("go", "-C", "../helm", "build", "-o", program, "helm.sh/helm/v4/cmd/helm") // as `make cluster` does
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("building Helm: %v\n%s", err, out)
 	}
@@ -86,7 +85,8 @@ func (c *cluster) onlyItself() {
 	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
 	defer client.CloseIdleConnections()
 	patch := func(path, what string) string { // not by kubectl, which first reads what it patches: the agent has no right to that
-		req, err := http.NewRequestWithContext(c.t.Context(), http.MethodPatch, "https://"+world4+":6443/api/v1/nodes/"+path, strings.NewReader(what))
+		url := "https://" + world4 + ":6443/api/v1/nodes/" + path
+		req, err := http.NewRequestWithContext(c.t.Context(), http.MethodPatch, url, strings.NewReader(what))
 		must(c.t, err)
 		req.Header.Set("Authorization", "Bearer "+token)
 		req.Header.Set("Content-Type", "application/strategic-merge-patch+json")
@@ -122,7 +122,7 @@ func (c *cluster) serveHostPort() {
 	c.t.Helper()
 	manifest := deployment("limited", len(c.nodes), 0)
 	manifest = strings.Replace(manifest, "metadata: {labels: {app: limited}}",
-		`metadata: {labels: {app: limited}, annotations: {kubernetes.io/ingress-bandwidth: 100M, kubernetes.io/egress-bandwidth: 100M}}`, 1)
+		"metadata: {labels: {app: limited}, annotations: {kubernetes.io/ingress-bandwidth: 100M, kubernetes.io/egress-bandwidth: 100M}}", 1)
 	manifest += "        ports: [{containerPort: 8080, hostPort: " + hostPort + "}]\n"
 	c.apply(manifest)
 	c.mustKubectl("rollout", "status", "deployment/limited", "--timeout=60s")

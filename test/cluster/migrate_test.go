@@ -46,7 +46,8 @@ func TestMigrate(t *testing.T) {
 	c.mustKubectl("label", "node", goes.name, "berth.dev/agent=no")
 	nettest.Eventually(t, "the agent to have gone", func() bool { return c.agentPod(goes) == "" })
 	c.apply(strings.ReplaceAll(manifest(t, "remove.yaml"), "NODE", goes.name))
-	c.mustKubectl("wait", "--namespace=kube-system", "--for=jsonpath={.status.phase}=Succeeded", "pod/berth-remove-"+goes.name, "--timeout=90s")
+	c.mustKubectl("wait", "--namespace=kube-system", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=90s",
+		"pod/berth-remove-"+goes.name)
 	if files := goes.installed(); len(files) > 0 {
 		t.Errorf("%s still has %q", goes.name, files)
 	}
@@ -67,7 +68,8 @@ func TestMigrate(t *testing.T) {
 		return out
 	}
 	nettest.Eventually(t, "the agent to say that cni0 has the node's addresses", func() bool {
-		return strings.Contains(says(), "could not take the addresses that the cluster has given to this node") && strings.Contains(says(), "cni0")
+		said := says()
+		return strings.Contains(said, "could not take the addresses that the cluster has given to this node") && strings.Contains(said, "cni0")
 	})
 	if _, err := os.Stat(filepath.Join(goes.disk, "etc/cni/net.d/10-berth.conflist")); err == nil {
 		t.Error("the runtime takes Berth for the network of a node whose addresses another network has")

@@ -151,7 +151,9 @@ apiServer: {host: "2001:db8::1", port: 6444}
 cni: {binDir: /usr/lib/cni, confDir: /etc/other/net.d}
 agent:
   nodeSelector: {kubernetes.io/os: linux, berth.dev/network: berth}
-  affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: Exists}]}]}}}
+  affinity:
+    nodeAffinity:
+      requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: Exists}]}]}
   tolerations: [{key: node.kubernetes.io/not-ready, operator: Exists, effect: NoSchedule}]
   priorityClassName: other
   maxUnavailable: 10%
@@ -167,7 +169,8 @@ agent:
 func TestValues(t *testing.T) {
 	all := objects(t, every)
 	c := berthd(t, all)
-	if c.Kubernetes.Routing != "vxlan" || c.Kubernetes.VXLAN != (config.VXLAN{VNI: 16777215, Port: 8472}) || len(c.Pools) != 1 || c.History.Records != 100_000 {
+	vxlan := config.VXLAN{VNI: 16777215, Port: 8472}
+	if c.Kubernetes.Routing != "vxlan" || c.Kubernetes.VXLAN != vxlan || len(c.Pools) != 1 || c.History.Records != 100_000 {
 		t.Errorf("the agents' configuration is %+v", c)
 	}
 	d := one[appsv1.DaemonSet](t, all)
@@ -196,7 +199,8 @@ func TestValues(t *testing.T) {
 		}
 	}
 	digest := "sha256:" + strings.Repeat("0a", 32)
-	if image := one[appsv1.DaemonSet](t, objects(t, "image: {tag: v9, digest: "+digest+"}")).Spec.Template.Spec.Containers[1].Image; image != "ghcr.io/berth-net/berth@"+digest {
+	pod = one[appsv1.DaemonSet](t, objects(t, "image: {tag: v9, digest: "+digest+"}")).Spec.Template.Spec
+	if image := pod.Containers[1].Image; image != "ghcr.io/berth-net/berth@"+digest {
 		t.Errorf("by its digest, the image is %s", image)
 	}
 	berthd(t, objects(t, "config: {kubernetes: null}")) // the agents belong to the cluster all the same
@@ -219,7 +223,8 @@ func TestDefaults(t *testing.T) {
 	want := map[string][]corev1.Capability{"berthd": {"NET_ADMIN", "SYS_ADMIN", "DAC_READ_SEARCH"}, "install": {"DAC_OVERRIDE"}}
 	for _, c := range pod.Containers {
 		s := c.SecurityContext
-		if s.Privileged != nil || !*s.ReadOnlyRootFilesystem || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) || !slices.Equal(s.Capabilities.Add, want[c.Name]) {
+		drops := slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"})
+		if s.Privileged != nil || !*s.ReadOnlyRootFilesystem || !drops || !slices.Equal(s.Capabilities.Add, want[c.Name]) {
 			t.Errorf("container %s may do this: %+v", c.Name, s)
 		}
 	}
@@ -300,8 +305,9 @@ func TestSchemaIsWhole(t *testing.T) {
 			t.Errorf("the schema has %q in %s, and the test tries %q", keys, name, want)
 		}
 	}
+	known := slices.Collect(maps.Keys(s.Properties["config"].Properties))
 	for _, key := range reflect.VisibleFields(reflect.TypeFor[config.Config]()) {
-		if !slices.ContainsFunc(slices.Collect(maps.Keys(s.Properties["config"].Properties)), func(name string) bool { return strings.EqualFold(name, key.Name) }) {
+		if !slices.ContainsFunc(known, func(name string) bool { return strings.EqualFold(name, key.Name) }) {
 			t.Errorf("berthd.yaml has %s, and the schema of config has not", key.Name)
 		}
 	}
