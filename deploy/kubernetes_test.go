@@ -95,3 +95,23 @@ func TestKubernetes(t *testing.T) {
 		t.Errorf("the manifest has %v", kinds)
 	}
 }
+
+// What takes Berth from a node is of the same image as what has put it there, and looks in the same folders.
+func TestRemove(t *testing.T) {
+	lines := func(file, of string) (all []string) {
+		raw, err := os.ReadFile(file)
+		nettest.Must(t, err)
+		for line := range strings.Lines(string(raw)) {
+			if line = strings.TrimSpace(line); strings.Contains(line, of) && !strings.HasPrefix(line, "#") {
+				all = append(all, line)
+			}
+		}
+		slices.Sort(all)
+		return slices.Compact(all)
+	}
+	for _, of := range []string{"image: ", "hostPath: "} {
+		if puts, takes := lines("kubernetes/berth.yaml", of), lines("kubernetes/remove.yaml", of); len(puts) == 0 || !slices.Equal(puts, takes) {
+			t.Errorf("berth.yaml has %q, and remove.yaml %q", puts, takes)
+		}
+	}
+}
