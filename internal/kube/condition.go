@@ -24,8 +24,8 @@ const (
 	// askFor is how long the API server has for one patch of the condition.
 	askFor = 15 * time.Second
 	// The wait after a patch of the condition, whether or not the API server took it: somebody else may set the condition again
-	// and again. It begins anew when the condition was right for longer than the longest wait.
-	soonAgain, lateAgain = time.Second, 5 * time.Minute
+	// and again. It begins anew when the condition was right for twice the longest wait.
+	soonAgain, lateAgain = time.Second, time.Minute
 )
 
 // condition is what a Watcher knows of its node's condition NetworkUnavailable. Clouds let nodes start with True, and the cluster
