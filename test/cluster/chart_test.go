@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kube"
@@ -137,6 +140,33 @@ func (c *cluster) serveHostPort() {
 				}
 			}
 		}
+	}
+}
+
+// confined fails the test unless the node's agent has the capabilities that the chart names, and no others, and a seccomp filter.
+func (n *node) confined() {
+	n.t.Helper()
+	const want = uint64(1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_DAC_READ_SEARCH)
+	all, err := filepath.Glob("/proc/[0-9]*/comm")
+	must(n.t, err)
+	found := false
+	for _, comm := range all {
+		name, _ := os.ReadFile(comm)
+		var at unix.Stat_t
+		if err := unix.Stat(filepath.Join(filepath.Dir(comm), "ns/net"), &at); err != nil || string(name) != "berthd\n" || at.Ino != n.net.Ref().Ino {
+			continue
+		}
+		found = true
+		status, err := os.ReadFile(filepath.Join(filepath.Dir(comm), "status"))
+		must(n.t, err)
+		for _, line := range []string{fmt.Sprintf("CapEff:\t%016x\n", want), fmt.Sprintf("CapBnd:\t%016x\n", want), "Seccomp:\t2\n"} {
+			if !strings.Contains(string(status), line) {
+				n.t.Errorf("the agent of %s may do other things than %q:\n%s", n.name, line, status)
+			}
+		}
+	}
+	if !found {
+		n.t.Errorf("there is no agent on %s", n.name)
 	}
 }
 

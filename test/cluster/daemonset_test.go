@@ -69,6 +69,7 @@ func TestDaemonSet(t *testing.T) {
 	nettest.Eventually(t, "the former pods to be gone", func() bool { return len(c.pods("web")) == 9 })
 	c.reach(c.pods("web"))
 	for _, n := range c.nodes {
+		n.confined()
 		n.lacksNothing()
 	}
 	c.helm(helm, "uninstall", "berth", "--wait", "--timeout=60s") // pods can be deleted all the same
