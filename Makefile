@@ -21,7 +21,7 @@ ldflags := -s -w -X $(module)/internal/version.Text=$(VERSION)
 # Modules of their own, so that what they need is not what Berth needs.
 modules := $(patsubst %/go.mod,%,$(shell find build test -name go.mod))
 
-.PHONY: build demo test test-cluster cluster fresh plain model crash deps peers packages before bench conform lint vuln fuzz deb rpm image release reproducible clean help
+.PHONY: build demo test test-cluster cluster fresh plain model crash deps peers packages before bench manifests conform lint vuln fuzz deb rpm image release reproducible clean help
 
 # Static, and not position-independent. A PIE needs ld.so (-buildmode=pie), which
 # nodes with musl or with nothing but a kernel lack, or a C toolchain to be static
@@ -35,16 +35,17 @@ build: ## the programs, static, into bin/: berth, berthd, berth-cni (default)
 demo: build ## a node with 20 pods in fresh namespaces, killed half-way; needs nothing but Go
 	@bin/berth demo
 
+# Tests of other modules read files outside of these, which `go test` does not see when it looks into its cache.
 test: deps build peers packages before ## every test; as root it first installs what they use (see deps)
 	$(GO) test $(GOTESTFLAGS) $$($(GO) list ./... | grep -v '/test/cluster$$')
 	@set -e; for m in $(modules); do \
 		if test -n "$$(find $$m -name '*_test.go')"; then \
-			echo "$(GO) -C $$m test $(GOTESTFLAGS) ./..."; $(GO) -C $$m test $(GOTESTFLAGS) ./...; \
+			echo "$(GO) -C $$m test $(GOTESTFLAGS) ./..."; $(GO) -C $$m test -count=1 $(GOTESTFLAGS) ./...; \
 		fi; \
 	done
 
 test-cluster: deps cluster ## Berth in a Kubernetes cluster of three nodes, on this machine (root)
-	$(GO) test $(GOTESTFLAGS) ./test/cluster
+	$(GO) test -timeout 30m $(GOTESTFLAGS) ./test/cluster
 
 fresh: ## what CI runs: the README's commands on a minimal Debian as a plain user, then all checks as root
 	test/fresh tester make demo test
@@ -76,11 +77,16 @@ packages: ## two versions of packages, image, archive, SBOMs and checksums, into
 before: ## the programs of the version before this one, into bin/before/
 	@test/before bin/before
 
-cluster: ## the programs of Kubernetes and etcd, into the user's cache folder: 10 minutes, once a version
+cluster: ## the programs of Kubernetes and etcd, into the user's cache folder, and Helm: 15 minutes, once a version
 	GO=$(GO) test/cluster/build
+	$(GO) -C test/helm build -o /dev/null helm.sh/helm/v4/cmd/helm
 
 bench: build peers ## measure Berth beside its peers, into docs/BENCHMARKS.md
 	$(GO) run ./test/bench -out docs/BENCHMARKS.md
+
+manifests: ## the plain manifest of the Helm chart, into deploy/kubernetes
+	$(GO) -C test/helm run ./manifest ../../deploy/helm/berth >bin/manifest.yaml
+	mv bin/manifest.yaml deploy/kubernetes/berth.yaml
 
 conform: build peers ## hold Berth and the reference plugins to the specification, into docs/CONFORMANCE.md
 	$(GO) run ./test/conform -out docs/CONFORMANCE.md

@@ -19,8 +19,11 @@ import (
 type object struct {
 	Kind  string
 	Data  map[string]string
-	Rules []struct{ APIGroups, Resources, Verbs []string }
-	Spec  struct {
+	Rules []struct {
+		APIGroups        []string `yaml:"apiGroups"`
+		Resources, Verbs []string
+	}
+	Spec struct {
 		Template struct {
 			Spec struct {
 				HostNetwork bool `yaml:"hostNetwork"`
@@ -40,13 +43,14 @@ type object struct {
 	}
 }
 
-// rights are all that an agent may do, by resource: it reads, and writes what its node has of the cluster's pools.
+// rights are all that an agent may do, by resource: it reads, says that its node has a network, and writes what its node has of
+// the cluster's pools.
 var rights = map[string][]string{
-	"nodes": {"list", "watch"}, "pods": {"get", "list", "watch"}, "namespaces": {"get", "list", "watch"},
+	"nodes": {"list", "watch"}, "nodes/status": {"patch"}, "pods": {"get", "list", "watch"}, "namespaces": {"get", "list", "watch"},
 	"ippools": {"list", "watch"}, "nodenetworks": {"get", "list", "watch"}, "nodenetworks/status": {"patch"},
 }
 
-// The manifest for a cluster gives the agent no rights but those, and a configuration that the agent reads. Each folder
+// The manifest for a cluster gives the agent no right but those, and a configuration that the agent reads. Each folder
 // of the node is at the same path in the containers, because the record of what is installed has these paths.
 func TestKubernetes(t *testing.T) {
 	raw, err := os.ReadFile("kubernetes/berth.yaml")
@@ -62,8 +66,12 @@ func TestKubernetes(t *testing.T) {
 		kinds[o.Kind]++
 		for _, r := range o.Rules {
 			for _, resource := range r.Resources {
-				if !slices.Equal(r.Verbs, rights[resource]) {
-					t.Errorf("the agent may %v %s", r.Verbs, resource)
+				group := ""
+				if strings.HasPrefix(resource, "ippools") || strings.HasPrefix(resource, "nodenetworks") {
+					group = "berth.dev"
+				}
+				if !slices.Equal(r.APIGroups, []string{group}) || !slices.Equal(r.Verbs, rights[resource]) {
+					t.Errorf("the agent may %v %v of %q", r.Verbs, resource, r.APIGroups)
 				}
 			}
 		}
@@ -93,5 +101,25 @@ func TestKubernetes(t *testing.T) {
 	}
 	if kinds["DaemonSet"] != 1 || kinds["ClusterRole"] != 1 || kinds["ConfigMap"] != 1 {
 		t.Errorf("the manifest has %v", kinds)
+	}
+}
+
+// What takes Berth from a node is of the same image as what has put it there, and looks in the same folders.
+func TestRemove(t *testing.T) {
+	lines := func(file, of string) (all []string) {
+		raw, err := os.ReadFile(file)
+		nettest.Must(t, err)
+		for line := range strings.Lines(string(raw)) {
+			if line = strings.TrimSpace(line); strings.Contains(line, of) && !strings.HasPrefix(line, "#") {
+				all = append(all, line)
+			}
+		}
+		slices.Sort(all)
+		return slices.Compact(all)
+	}
+	for _, of := range []string{"image: ", "hostPath: "} {
+		if puts, takes := lines("kubernetes/berth.yaml", of), lines("kubernetes/remove.yaml", of); len(puts) == 0 || !slices.Equal(puts, takes) {
+			t.Errorf("berth.yaml has %q, and remove.yaml %q", puts, takes)
+		}
 	}
 }

@@ -38,7 +38,7 @@ func New(d *daemon.Core, n *node.Node, g *ground.Ground, c *config.Kubernetes, v
 	}
 	if c.FromPools() {
 		cl.leases = lease.New(lease.Options{
-			Node: g, API: client, Log: d.Log, Now: time.Now, Others: cl.Peers.Count,
+			Node: g, API: client, Log: d.Log, Now: time.Now, Others: cl.Peers.Count, Ready: func(ready bool) { cl.kube.Ready(ready) },
 			Self: func(blocks []netip.Prefix, addrs []netip.Addr) {
 				cl.Peers.Self(peers.Node{Name: c.Node, CIDRs: blocks, Addresses: addrs})
 			},

@@ -1,8 +1,8 @@
 // Package kube follows a Kubernetes cluster's API server, as far as a node needs to know: which addresses the cluster
-// has given to the node's pods, and where the pods of other nodes are. Nothing of the agent waits for
-// it: pods are attached and detached by what the ledger says, whether or not the API server answers. If the cluster has
-// pools of its own (config.AddressesPools), it also follows these, the node's pods and the namespaces, and
-// writes what the node has of the pools; otherwise it only reads.
+// has given to the node's pods, and where the pods of other nodes are. It tells the cluster that the node has a network
+// (condition.go). Nothing of the agent waits for it: pods are attached and detached by what the ledger says, whether or not
+// the API server answers. If the cluster has pools of its own (config.AddressesPools), the package also follows these, the
+// node's pods and the namespaces, and writes what the node has of the pools.
 //
 // Reflectors list and watch, and hand on what they read: no object stays in memory.
 package kube
@@ -51,6 +51,8 @@ type Others interface {
 type Watcher struct {
 	Options
 	*Client
+	condition condition
+	soonAgain time.Duration // shorter in tests
 
 	mu    sync.Mutex
 	given []netip.Prefix // what Given has to be told
@@ -60,7 +62,10 @@ type Watcher struct {
 
 // New returns a Watcher, and asks nobody anything yet.
 func New(c *Client, o Options) *Watcher {
-	return &Watcher{Options: o, Client: c, wake: make(chan struct{}, 1), ways: newWays(o.Others)}
+	return &Watcher{
+		Options: o, Client: c, wake: make(chan struct{}, 1), ways: newWays(o.Others),
+		condition: condition{wake: make(chan struct{}, 1)}, soonAgain: soonAgain,
+	}
 }
 
 // Keep follows the API server until ctx ends.
@@ -70,6 +75,7 @@ func (w *Watcher) Keep(ctx context.Context) {
 	follow := func(what string, from cache.ListerWatcher, o any, to cache.ReflectorStore) {
 		all.Go(func() { w.follow(ctx, what, from, o, to) })
 	}
+	all.Go(func() { w.keepCondition(ctx) })
 	follow("nodes", cache.NewListWatchFromClient(w.core, "nodes", metav1.NamespaceAll, fields.Everything()), &corev1.Node{}, nodeStore{w})
 	if w.Leases == nil {
 		w.keepGiven(ctx)
@@ -106,14 +112,17 @@ func (w *Watcher) keepGiven(ctx context.Context) {
 		if err := w.Given(ctx, given); err != nil && ctx.Err() == nil {
 			w.Log.Error("could not take the addresses that the cluster has given to this node; the agent tries again", "podCIDRs", given, "err", err)
 			daemon.Sleep(ctx, again, w.wake)
-			w.stir()
+			stir(w.wake)
+		} else if err == nil {
+			w.condition.took(given)
 		}
 	}
 }
 
-func (w *Watcher) stir() {
+// stir wakes who waits for wake.
+func stir(wake chan struct{}) {
 	select {
-	case w.wake <- struct{}{}:
+	case wake <- struct{}{}:
 	default:
 	}
 }

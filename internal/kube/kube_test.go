@@ -2,12 +2,14 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,6 +43,8 @@ type told struct {
 	all   bool
 	nodes map[string]peers.Node
 	given []netip.Prefix
+	fail  error // what Given returns
+	fails int   // how often it did
 }
 
 func (o *told) All(nodes []peers.Node) {
@@ -73,8 +77,29 @@ func (o *told) Drop(name string) {
 func (o *told) Given(_ context.Context, cidrs []netip.Prefix) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.fail != nil {
+		o.fails++
+		return o.fail
+	}
 	o.given = cidrs
 	return nil
+}
+
+// errTaken is why the agent cannot take CIDRs.
+var errTaken = errors.New("somebody else on the node uses them")
+
+// refuse has Given return an error from now on.
+func (o *told) refuse(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.fail = err
+}
+
+// refused returns how often Given has returned an error.
+func (o *told) refused() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.fails
 }
 
 func (o *told) String() string {
@@ -102,6 +127,7 @@ func follow(t *testing.T, s *kubetest.Server) *told {
 	c, err := Connect(k, "test")
 	must(t, err)
 	w := New(c, Options{Kubernetes: k, Log: slog.New(slog.DiscardHandler), Given: o.Given, Others: o})
+	w.soonAgain = time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); w.Keep(ctx) }()

@@ -14,10 +14,12 @@ import (
 // self notes what the cluster has given to this node.
 func (w *Watcher) self(n *corev1.Node) {
 	if w.Leases != nil {
+		w.condition.saw(n, nil)
 		w.Leases.View().Node(n.Labels, addresses(n))
 		return
 	}
 	cidrs, err := podCIDRs(n)
+	w.condition.saw(n, cidrs)
 	switch {
 	case err != nil:
 		w.Log.Error("the cluster gives this node CIDRs for its pods that are none", "err", err)
@@ -30,7 +32,7 @@ func (w *Watcher) self(n *corev1.Node) {
 	w.mu.Lock()
 	w.given = cidrs
 	w.mu.Unlock()
-	w.stir()
+	stir(w.wake)
 }
 
 // other returns another node. ok is false for this node, and for a node that has no pods' CIDRs or no address yet.
@@ -94,10 +96,11 @@ func (nodeStore) Transformer() cache.TransformFunc {
 		if !ok {
 			return o, nil
 		}
+		network := slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type != corev1.NodeNetworkUnavailable })
 		return &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: n.Name, ResourceVersion: n.ResourceVersion, Labels: n.Labels},
 			Spec:       corev1.NodeSpec{PodCIDR: n.Spec.PodCIDR, PodCIDRs: n.Spec.PodCIDRs},
-			Status:     corev1.NodeStatus{Addresses: n.Status.Addresses},
+			Status:     corev1.NodeStatus{Addresses: n.Status.Addresses, Conditions: network},
 		}, nil
 	}
 }

@@ -54,6 +54,8 @@ type Options struct {
 	// Self is told of the blocks from which the node's own addresses are to be taken, the first one of each family, and of the
 	// node's addresses.
 	Self func([]netip.Prefix, []netip.Addr)
+	// Ready is told whether the node has blocks, and all that pods with addresses of these need.
+	Ready func(bool)
 	// Others returns how many other nodes there are.
 	Others func() int
 	Now    func() time.Time

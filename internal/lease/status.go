@@ -223,6 +223,7 @@ func (k *Keeper) conditions(s *v1alpha1.NodeNetworkStatus, n *v1alpha1.NodeNetwo
 	if ready.Status == metav1.ConditionTrue && len(p.kept)+len(p.fresh) == 0 {
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, "NoBlocks", "the node has no block that it may use"
 	}
+	k.Ready(ready.Status == metav1.ConditionTrue)
 	meta.SetStatusCondition(&s.Conditions, refused)
 	meta.SetStatusCondition(&s.Conditions, ready)
 }

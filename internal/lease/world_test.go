@@ -211,7 +211,7 @@ func newAgent(s *store, name string) *agent {
 func (a *agent) start() {
 	a.Keeper = New(Options{
 		Node: a.ledger, API: a.api, Log: slog.New(slog.DiscardHandler), Self: func([]netip.Prefix, []netip.Addr) {},
-		Others: func() int { return 2 }, Now: func() time.Time { return *a.clock },
+		Ready: func(bool) {}, Others: func() int { return 2 }, Now: func() time.Time { return *a.clock },
 	})
 	a.View().Node(map[string]string{"zone": "a"}, []netip.Addr{netip.MustParseAddr("192.0.2.1")})
 	a.View().Pools([]*v1alpha1.IPPool{ippool("blue", true)})

@@ -167,12 +167,13 @@ func (c *control) get(into any, args ...string) {
 	must(c.t, json.Unmarshal([]byte(c.mustKubectl(append([]string{"get", "-o", "json"}, args...)...)), into))
 }
 
-// berthdRights are what an agent needs of the API server.
+// berthdRights are what an agent needs of the API server: it reads nodes, and says that its own node has a network.
 const berthdRights = `apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata: {name: berthd}
 rules:
 - {apiGroups: [""], resources: [nodes], verbs: [list, watch]}
+- {apiGroups: [""], resources: [nodes/status], verbs: [patch]}
 - {apiGroups: [""], resources: [pods, namespaces], verbs: [get, list, watch]}
 - {apiGroups: [berth.dev], resources: [ippools], verbs: [list, watch]}
 - {apiGroups: [berth.dev], resources: [nodenetworks], verbs: [get, list, watch]}

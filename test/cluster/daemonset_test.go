@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -29,31 +30,35 @@ func writeBerthImage(t *testing.T) (file string) {
 	return file
 }
 
-// manifest returns deploy/kubernetes/berth.yaml with the test's image.
-func manifest(t *testing.T) string {
+// manifest returns a manifest of deploy/kubernetes with the test's image.
+func manifest(t *testing.T, name string) string {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join(programs.Tree(t), "deploy/kubernetes/berth.yaml"))
+	raw, err := os.ReadFile(filepath.Join(programs.Tree(t), "deploy/kubernetes", name))
 	must(t, err)
-	const published = "image: ghcr.io/berth-net/berth:v0.1.0\n"
-	if strings.Count(string(raw), published) != 2 {
-		t.Fatalf("the manifest does not have the image %q twice", published)
+	image := regexp.MustCompile(`(?m)^( +)image: ghcr.io/berth-net/berth:v0.1.0$`)
+	if len(image.FindAll(raw, -1)) != 2 {
+		t.Fatalf("%s does not have the published image twice", name)
 	}
-	return strings.ReplaceAll(string(raw), published, fmt.Sprintf("image: %s\n        imagePullPolicy: Never\n", berthImage))
+	return string(image.ReplaceAll(raw, []byte("${1}image: "+berthImage+"\n${1}imagePullPolicy: Never")))
 }
 
-// The cluster gets its network by one manifest. Its nodes are ready once their agents are. Pods come and go while the agents are
-// replaced, and each DEL succeeds: nothing is left.
+// The cluster gets its network by the chart, and again by the manifest. Its nodes are ready once their agents are. Pods come and
+// go while the agents are replaced, and each DEL succeeds: nothing is left. The agents are not privileged, and lack nothing.
 func TestDaemonSet(t *testing.T) {
+	helm := buildHelm(t)
 	c := startBare(t, 3, 3)
 	image := writeBerthImage(t)
 	for _, n := range c.nodes {
 		n.load(image)
 	}
-	c.apply(manifest(t))
+	c.helm(helm, "install", "berth", chart(t), "--set-string=image.repository=berth.test/berth,image.tag=1,image.pullPolicy=Never",
+		"--wait", "--timeout=60s")
 	c.waitWhole()
-	c.mustKubectl("rollout", "status", "--namespace=kube-system", "daemonset/berth", "--timeout=60s")
+	c.available()
+	c.onlyItself()
 	empty := c.states()
 	c.reach(c.deploy("web", 6, 0))
+	c.serveHostPort()
 	c.mustKubectl("rollout", "restart", "--namespace=kube-system", "daemonset/berth")
 	for round := range 3 {
 		c.mustKubectl("scale", "deployment/web", "--replicas=0")
@@ -63,9 +68,13 @@ func TestDaemonSet(t *testing.T) {
 	c.mustKubectl("rollout", "status", "--namespace=kube-system", "daemonset/berth", "--timeout=120s")
 	nettest.Eventually(t, "the former pods to be gone", func() bool { return len(c.pods("web")) == 9 })
 	c.reach(c.pods("web"))
-	c.mustKubectl("delete", "daemonset", "--namespace=kube-system", "berth", "--timeout=60s") // pods can be deleted all the same
-	c.mustKubectl("delete", "deployment", "web", "--cascade=foreground", "--timeout=60s")
-	c.apply(manifest(t))
+	for _, n := range c.nodes {
+		n.confined()
+		n.lacksNothing()
+	}
+	c.helm(helm, "uninstall", "berth", "--wait", "--timeout=60s") // pods can be deleted all the same
+	c.mustKubectl("delete", "deployment", "web", "limited", "--cascade=foreground", "--timeout=60s")
+	c.apply(manifest(t, "berth.yaml"))
 	c.mustKubectl("rollout", "status", "--namespace=kube-system", "daemonset/berth", "--timeout=60s")
 	for _, n := range c.nodes {
 		if log := n.kubelet.words(); strings.Contains(log, "failed to destroy network") {

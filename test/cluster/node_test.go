@@ -3,6 +3,7 @@ package cluster
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -70,6 +71,7 @@ func startNode(t *testing.T, c *control, number int, far bool, image string) *no
 func (n *node) connect(name string) {
 	n.t.Helper()
 	up := "u" + n.name
+	nettest.Eventually(n.t, "the kernel to have ended a former test's node", func() bool { _, err := net.InterfaceByName(up); return err != nil })
 	outside := []string{
 		"ip link add " + up + " type veth peer name eth0 netns " + name,
 		"ip link set " + up + " addrgenmode none",

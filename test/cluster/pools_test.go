@@ -46,7 +46,7 @@ func blocks(n *node) []netip.Prefix {
 	}
 }
 
-func (c *control) network(n *node) (out v1alpha1.NodeNetwork) {
+func (c *control) share(n *node) (out v1alpha1.NodeNetwork) {
 	c.t.Helper()
 	c.get(&out, "nodenetwork", n.name)
 	return out
@@ -85,7 +85,7 @@ func TestPoolsByHand(t *testing.T) {
 	}
 	c.reach(all)
 	for _, n := range c.nodes {
-		if held := c.network(n).Status.Held; len(held) != 2 {
+		if held := c.share(n).Status.Held; len(held) != 2 {
 			t.Errorf("%s says it holds %v", n.name, held)
 		}
 	}
@@ -94,7 +94,7 @@ func TestPoolsByHand(t *testing.T) {
 
 	first := c.nodes[0]
 	c.apply(handed(first, true))
-	nettest.Eventually(t, "the blocks to be given back", func() bool { return len(c.network(first).Status.Held) == 0 })
+	nettest.Eventually(t, "the blocks to be given back", func() bool { return len(c.share(first).Status.Held) == 0 })
 	if routes := nettest.Snapshot(t, first.net).Only("route").String(); strings.Contains(routes, "unreachable "+blocks(first)[0].String()) {
 		t.Errorf("the route of a block that was given back is left:\n%s", routes)
 	}

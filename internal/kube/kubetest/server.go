@@ -51,6 +51,8 @@ type Server struct {
 	objects map[string]map[string]Object // by resource and key (namespace/name)
 	events  []event
 	fail    int           // the status of all answers; 0: it serves
+	refuses int           // the status of the answers to patches; 0: it takes them
+	tried   int           // how many patches it got
 	news    chan struct{} // closed at the next change
 	patches []string      // the bodies of all patches that were accepted
 	asked   []string      // what was asked for: METHOD PATH
@@ -154,6 +156,20 @@ func (s *Server) Break(status int) {
 	defer s.mu.Unlock()
 	s.fail = status
 	s.stir()
+}
+
+// Refuse has the server answer patches with a status, 0: as it should.
+func (s *Server) Refuse(status int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refuses = status
+}
+
+// Tried returns how many patches the server got.
+func (s *Server) Tried() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.tried
 }
 
 // Patches returns the patches that were accepted.
@@ -317,10 +333,24 @@ func await(ctx context.Context, news <-chan struct{}) bool {
 	}
 }
 
-// patch applies a merge patch to an object's status, if the patch names the object's version, or none.
+// patch applies a merge patch to an object's status, if the patch names the object's version, or none. For a Node it has to be a
+// strategic merge patch, which merges conditions by their types.
 func (s *Server) patch(w http.ResponseWriter, r *http.Request, resource, key string) {
 	var p Object
-	if err := json.NewDecoder(r.Body).Decode(&p); err != nil || r.Header.Get("Content-Type") != "application/merge-patch+json" {
+	sort := "application/merge-patch+json"
+	if resource == "nodes" {
+		sort = "application/strategic-merge-patch+json"
+	}
+	err := json.NewDecoder(r.Body).Decode(&p)
+	s.mu.Lock()
+	s.tried++
+	refuses := s.refuses
+	s.mu.Unlock()
+	switch {
+	case refuses != 0:
+		refuse(w, refuses, "")
+		return
+	case err != nil || r.Header.Get("Content-Type") != sort:
 		refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
 		return
 	}
@@ -342,6 +372,9 @@ func (s *Server) patch(w http.ResponseWriter, r *http.Request, resource, key str
 		status = Object{}
 	}
 	next, _ := p["status"].(Object)
+	if resource == "nodes" {
+		next["conditions"] = merged(status["conditions"], next["conditions"])
+	}
 	maps.Copy(status, next)
 	now["status"] = status
 	s.put(resource, now)
@@ -353,6 +386,19 @@ func (s *Server) patch(w http.ResponseWriter, r *http.Request, resource, key str
 	if s.Wrote != nil {
 		s.Wrote(resource, out)
 	}
+}
+
+// merged returns the conditions of a patch, and those of the object whose types the patch has not.
+func merged(have, patch any) []any {
+	all, _ := patch.([]any)
+	had, _ := have.([]any)
+	typ := func(c any) any { o, _ := c.(Object); return o["type"] }
+	for _, c := range had {
+		if !slices.ContainsFunc(all, func(o any) bool { return typ(o) == typ(c) }) {
+			all = append(all, c)
+		}
+	}
+	return all
 }
 
 func metaOf(o Object) Object {

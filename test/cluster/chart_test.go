@@ -1,0 +1,207 @@
+package cluster
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kube"
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
+)
+
+// chart is the folder of Berth's chart.
+func chart(t *testing.T) string {
+	t.Helper()
+	return filepath.Join(programs.Tree(t), "deploy/helm/berth")
+}
+
+// buildHelm builds Helm, and returns its path. Where nobody has built it before, that takes minutes.
+func buildHelm(t *testing.T) (program string) {
+	t.Helper()
+	program = filepath.Join(t.TempDir(), "helm")
+	build := exec.Command("go", "-C", "../helm", "build", "-o", program, "helm.sh/helm/v4/cmd/helm") // as `make cluster` does
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building Helm: %v\n%s", err, out)
+	}
+	return program
+}
+
+// helm runs Helm for the cluster's administrator, in the namespace kube-system. It may not fail.
+func (c *cluster) helm(program string, args ...string) {
+	c.t.Helper()
+	c.mustRun(program, append([]string{"--kubeconfig=/etc/kubernetes/" + admin, "--namespace=kube-system"}, args...)...)
+}
+
+// network returns the status and the reason of a node's condition NetworkUnavailable, and the node's taints.
+func (c *control) network(node string) string {
+	c.t.Helper()
+	return c.mustKubectl("get", "node", node, "-o",
+		`jsonpath={range .status.conditions[?(@.type=="NetworkUnavailable")]}{.status} {.reason}{end} {.spec.taints[*].key}`)
+}
+
+// available waits until each node says that it has a network. Then somebody says that they have none, as a cloud's controller
+// does, and the agents say that they have one.
+func (c *cluster) available() {
+	c.t.Helper()
+	wait := func(when string) {
+		c.t.Helper()
+		for _, n := range c.nodes {
+			nettest.Eventually(c.t, n.name+" to say that it has a network, "+when, func() bool {
+				return strings.TrimSpace(c.network(n.name)) == "False "+kube.Reason
+			})
+		}
+	}
+	wait("as its agent is ready")
+	for _, n := range c.nodes {
+		c.mustKubectl("patch", "node", n.name, "--subresource=status", "--patch",
+			`{"status": {"conditions": [{"type": "NetworkUnavailable", "status": "True", "reason": "NoRouteCreated"}]}}`)
+	}
+	wait("although somebody said that it has none")
+}
+
+// onlyItself tries what the token of an agent's pod is good for: its own node's conditions, and nothing else.
+func (c *cluster) onlyItself() {
+	c.t.Helper()
+	var pods struct{ Items []pod }
+	c.get(&pods, "pods", "--namespace=kube-system", "-l", "app.kubernetes.io/name=berth")
+	its := pods.Items[0]
+	other := c.nodes[0].name
+	if other == its.Spec.NodeName {
+		other = c.nodes[1].name
+	}
+	token := strings.TrimSpace(c.mustKubectl("create", "token", "berth", "--namespace=kube-system",
+		"--bound-object-kind=Pod", "--bound-object-name="+its.Metadata.Name, "--bound-object-uid="+its.Metadata.UID))
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(c.ca)
+	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
+	defer client.CloseIdleConnections()
+	patch := func(path, what string) string { // not by kubectl, which first reads what it patches: the agent has no right to that
+		url := "https://" + world4 + ":6443/api/v1/nodes/" + path
+		req, err := http.NewRequestWithContext(c.t.Context(), http.MethodPatch, url, strings.NewReader(what))
+		must(c.t, err)
+		req.Header.Set("Authorization", "Bearer "+token)
+		req.Header.Set("Content-Type", "application/strategic-merge-patch+json")
+		res, err := client.Do(req)
+		must(c.t, err)
+		defer res.Body.Close()
+		var said struct{ Message string }
+		must(c.t, json.NewDecoder(res.Body).Decode(&said))
+		return res.Status + ": " + said.Message
+	}
+	const condition = `{"status": {"conditions": [{"type": "Test", "status": "True"}]}}`
+	const address = `{"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.66"}]}}`
+	for _, try := range []struct{ path, what, says string }{
+		{its.Spec.NodeName + "/status", condition, "200 OK: "},
+		{other + "/status", condition, "of its own node alone, which is \"" + its.Spec.NodeName + "\""},
+		{its.Spec.NodeName + "/status", address, "may not change its node's addresses"},
+		{its.Spec.NodeName, `{"metadata": {"labels": {"a": "b"}}}`, "cannot patch resource \"nodes\""},
+	} {
+		said := ""
+		nettest.Eventually(c.t, "the answer "+try.says, func() bool { // a policy is in force some time after it is made
+			said = patch(try.path, try.what)
+			return strings.Contains(said, try.says)
+		})
+		c.t.Logf("an agent of %s patches %s by %s: %s", its.Spec.NodeName, try.path, try.what, said)
+	}
+}
+
+// hostPort is the port of the nodes that serveHostPort uses.
+const hostPort = "8099"
+
+// serveHostPort has a pod on each node that has a port of the node and limits of bandwidth, and asks it from outside.
+func (c *cluster) serveHostPort() {
+	c.t.Helper()
+	manifest := deployment("limited", len(c.nodes), 0)
+	manifest = strings.Replace(manifest, "metadata: {labels: {app: limited}}",
+		"metadata: {labels: {app: limited}, annotations: {kubernetes.io/ingress-bandwidth: 100M, kubernetes.io/egress-bandwidth: 100M}}", 1)
+	manifest += "        ports: [{containerPort: 8080, hostPort: " + hostPort + "}]\n"
+	c.apply(manifest)
+	c.mustKubectl("rollout", "status", "deployment/limited", "--timeout=60s")
+	for _, p := range c.pods("limited") {
+		for _, n := range c.nodes {
+			if n.name != p.Spec.NodeName {
+				continue
+			}
+			for _, address := range []string{n.address4(), n.address6()} {
+				if _, err := c.run(c.pod, "meet", p.Metadata.Name, net.JoinHostPort(address, hostPort)); err != nil {
+					c.t.Errorf("the port of %s at %s does not lead to pod %s: %v", n.name, address, p.Metadata.Name, err)
+				}
+			}
+		}
+	}
+}
+
+// confined fails the test unless the node's agent has the capabilities that the chart names, and no others, and a seccomp filter.
+func (n *node) confined() {
+	n.t.Helper()
+	const want = uint64(1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_DAC_READ_SEARCH)
+	all, err := filepath.Glob("/proc/[0-9]*/comm")
+	must(n.t, err)
+	found := false
+	for _, comm := range all {
+		name, _ := os.ReadFile(comm)
+		var at unix.Stat_t
+		if err := unix.Stat(filepath.Join(filepath.Dir(comm), "ns/net"), &at); err != nil || string(name) != "berthd\n" || at.Ino != n.net.Ref().Ino {
+			continue
+		}
+		found = true
+		status, err := os.ReadFile(filepath.Join(filepath.Dir(comm), "status"))
+		must(n.t, err)
+		for _, line := range []string{fmt.Sprintf("CapEff:\t%016x\n", want), fmt.Sprintf("CapBnd:\t%016x\n", want), "Seccomp:\t2\n"} {
+			if !strings.Contains(string(status), line) {
+				n.t.Errorf("the agent of %s may do other things than %q:\n%s", n.name, line, status)
+			}
+		}
+	}
+	if !found {
+		n.t.Errorf("there is no agent on %s", n.name)
+	}
+}
+
+// lacksNothing fails the test if the node's agent lacks anything of the kernel that it could have with more rights.
+func (n *node) lacksNothing() {
+	n.t.Helper()
+	var status struct {
+		Lacks []string
+		Owed  int
+	}
+	must(n.t, json.Unmarshal([]byte(n.berth("status", "-o", "json")), &status))
+	if len(status.Lacks) > 0 || status.Owed > 0 {
+		n.t.Errorf("the agent of %s lacks %q, and owes %d", n.name, status.Lacks, status.Owed)
+	}
+	for _, name := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
+		value := ""
+		must(n.t, nettest.DoIn(n.net, func() (err error) { value, err = ns.Sysctl(name); return err }))
+		if value != "1" {
+			n.t.Errorf("%s of %s is %s", name, n.name, value)
+		}
+	}
+	logs, err := filepath.Glob(filepath.Join(n.disk, "var/log/pods/kube-system_berth-*/berthd/*.log"))
+	must(n.t, err)
+	if len(logs) == 0 {
+		n.t.Errorf("there is no log of an agent on %s", n.name)
+	}
+	for _, log := range logs {
+		raw, err := os.ReadFile(log)
+		must(n.t, err)
+		for line := range strings.Lines(string(raw)) {
+			for _, word := range []string{"read-only file system", "operation not permitted", "permission denied"} {
+				if strings.Contains(line, word) {
+					n.t.Errorf("the agent of %s may not do something: %s", n.name, line)
+				}
+			}
+		}
+	}
+}
