@@ -99,10 +99,11 @@ func (a *Agent) furnish(o Options) (err error) {
 		Follow: daemon.Follow(a.drain.Follow, a.index.Follow(a.unreadable), a.ground.Follow, a.traffic.Ports.Follow),
 	}))
 	a.Verbs = verbs.New(d, a.index, a.drain, a.ground, all, n.OpenNetns)
-	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all)
-	if a.cluster, err = cluster.New(d, n, a.ground, o.Config.Kubernetes, o.Version); err != nil {
+	rooms := cluster.Rooms{Node: n, Ground: a.ground, Traffic: a.traffic, Kept: modes.Kept(a.core, n, a.ground, a.traffic)}
+	if a.cluster, err = cluster.New(d, rooms, o.Config.Kubernetes, o.Version); err != nil {
 		return err
 	}
+	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all, a.cluster.Health)
 	a.ground.Hooks = ground.Hooks{
 		Exposed: a.traffic.Exposed, Rests: a.traffic.Rests, Left: a.traffic.Ports.ClearLeft, Tell: a.Tell,
 		Reached: a.cluster.Peers.Reached, Tunnel: a.cluster.Peers.Tunnel, Overhead: a.cluster.Peers.Overhead,

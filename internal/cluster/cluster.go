@@ -1,41 +1,110 @@
 // Package cluster is what a node's agent does because the node belongs to a cluster: it follows the cluster's API server
-// (kube), and keeps the ways to the pods of the other nodes (peers).
+// (kube), keeps the ways to the pods of the other nodes (peers), and probes these nodes (health).
 package cluster
 
 import (
 	"context"
+	"net/netip"
+	"sync"
 
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/ground"
+	"github.com/berth-net/berth/internal/health"
+	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/kube"
+	"github.com/berth-net/berth/internal/mode"
 	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/peers"
+	"github.com/berth-net/berth/internal/traffic"
 )
 
 // Cluster is the cluster that a node belongs to, or none.
 type Cluster struct {
-	Peers *peers.Peers
-	kube  *kube.Watcher // nil: the node belongs to no cluster
+	Peers  *peers.Peers
+	health *health.Health
+	kube   *kube.Watcher // nil: the node belongs to no cluster
+}
+
+// Rooms are the rooms that a Cluster uses.
+type Rooms struct {
+	Node    *node.Node
+	Ground  *ground.Ground
+	Traffic *traffic.Traffic
+	Kept    func(ipam.Claim) mode.Mode // modes.Kept
 }
 
 // New returns the cluster of a configuration; nil: the node belongs to none.
-func New(d *daemon.Core, n *node.Node, g *ground.Ground, c *config.Kubernetes, version string) (*Cluster, error) {
-	o := peers.Options{Metric: n.Metric, MTU: g.UplinkMTU, Hops: n.Conn.Hops, Own: g.Prefixes, Changed: g.Reach}
+func New(d *daemon.Core, r Rooms, c *config.Kubernetes, version string) (*Cluster, error) {
+	o := peers.Options{Metric: r.Node.Metric, MTU: r.Ground.UplinkMTU, Hops: r.Node.Conn.Hops, Own: r.Ground.Prefixes, Changed: r.Ground.Reach}
+	h := health.Options{
+		Mode: r.Kept, Pool: func() (string, error) { return r.Ground.Pool("") }, CIDRs: r.Ground.CIDRs, Equipped: r.Ground.Equipped,
+		Claim: r.Traffic.Claim, Unclaim: r.Traffic.Unclaim, Adopt: func(addrs []netip.Addr) []netip.Addr { return r.Ground.Pools.Adopt(addrs, d.Clock.Now()) },
+	}
 	if c == nil {
-		return &Cluster{Peers: peers.New(d, o)}, nil
+		return &Cluster{Peers: peers.New(d, o), health: health.New(d, h)}, nil
 	}
 	o.Routing, o.VXLAN = c.Routing, c.VXLAN
-	p := peers.New(d, o)
-	k, err := kube.New(kube.Options{Kubernetes: *c, Agent: "berthd/" + version, Log: d.Log, Given: g.Give, Others: p})
-	return &Cluster{Peers: p, kube: k}, err
+	h.Health, h.Node = c.Health, c.Node
+	all := &Cluster{Peers: peers.New(d, o)}
+	h.Annotate = func(ctx context.Context, v4, v6 *netip.Addr) error { return all.annotate(ctx, v4, v6) }
+	all.health = health.New(d, h)
+	var err error
+	all.kube, err = kube.New(kube.Options{Kubernetes: *c, Agent: "berthd/" + version, Log: d.Log, Given: r.Ground.Give, Others: others{all.Peers, all.health}})
+	return all, err
 }
 
 // Follow follows the cluster until ctx ends. A node that belongs to no cluster, but did once, forgets the cluster's other nodes.
 func (c *Cluster) Follow(ctx context.Context) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	all.Go(func() { c.health.Keep(ctx) })
 	if c.kube == nil {
 		c.Peers.All(nil)
 		return
 	}
 	c.kube.Keep(ctx)
+}
+
+// Health shows which nodes of the cluster this node reaches.
+func (c *Cluster) Health() api.ClusterHealth { return c.health.View() }
+
+// annotate tells the API server the addresses of this node's responder.
+func (c *Cluster) annotate(ctx context.Context, v4, v6 *netip.Addr) error {
+	text := func(a *netip.Addr) *string {
+		if a == nil {
+			return nil
+		}
+		s := a.String()
+		return &s
+	}
+	return c.kube.Annotate(ctx, map[string]*string{kube.AnnotationHealth4: text(v4), kube.AnnotationHealth6: text(v6)})
+}
+
+// others hands on what the API server says of nodes.
+type others []kube.Others
+
+func (o others) Self(n peers.Node) {
+	for _, to := range o {
+		to.Self(n)
+	}
+}
+
+func (o others) All(nodes []peers.Node) {
+	for _, to := range o {
+		to.All(nodes)
+	}
+}
+
+func (o others) Put(n peers.Node) {
+	for _, to := range o {
+		to.Put(n)
+	}
+}
+
+func (o others) Drop(name string) {
+	for _, to := range o {
+		to.Drop(name)
+	}
 }

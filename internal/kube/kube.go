@@ -1,6 +1,7 @@
 // Package kube follows a Kubernetes cluster's API server, as far as a node needs to know: which CIDRs the cluster
-// has given to the node's pods, and where the pods of other nodes are. It only reads. Nothing of the agent waits for
-// it: pods are attached and detached by what the ledger says, whether or not the API server answers.
+// has given to the node's pods, and where the pods of other nodes are. It writes one thing alone, the annotations of this
+// node's own Node (annotate.go). Nothing that the agent does for pods waits for it: pods are attached and detached by what
+// the ledger says, whether or not the API server answers.
 package kube
 
 import (
@@ -138,7 +139,7 @@ func (w *Watcher) self(n *corev1.Node) {
 		w.Log.Info("the cluster has given this node no CIDRs for its pods yet (Node.spec.podCIDRs); it never will unless its controller manager has --allocate-node-cidrs", "node", n.Name)
 		return
 	}
-	w.Others.Self(peers.Node{Name: n.Name, CIDRs: cidrs, Addresses: addresses(n)})
+	w.Others.Self(peers.Node{Name: n.Name, CIDRs: cidrs, Addresses: addresses(n), Health: w.responder(n, cidrs)})
 	w.mu.Lock()
 	w.given = cidrs
 	w.mu.Unlock()
@@ -155,7 +156,7 @@ func (w *Watcher) other(n *corev1.Node) (node peers.Node, ok bool) {
 		w.Log.Warn("the CIDRs of another node's pods are none", "node", n.Name, "err", err)
 		return node, false
 	}
-	node = peers.Node{Name: n.Name, CIDRs: cidrs, Addresses: addresses(n)}
+	node = peers.Node{Name: n.Name, CIDRs: cidrs, Addresses: addresses(n), Health: w.responder(n, cidrs)}
 	return node, len(node.CIDRs) > 0 && len(node.Addresses) > 0
 }
 

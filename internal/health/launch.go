@@ -1,0 +1,146 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/cni/netconf"
+	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/hold"
+)
+
+const (
+	// check is how often the agent asks its own responder, and again how long it waits after a failure.
+	check = 10 * time.Second
+	again = 2 * time.Second
+	// patient is how many times in a row the responder may fail to answer before the agent launches another one.
+	patient = 3
+	// holding is how long a launch may take.
+	holding = 20 * time.Second
+)
+
+// key is the key that the stamp on the responder's link has. No runtime can name such a network.
+var key = attachment.Key{Network: "_health", ContainerID: "responder", Ifname: "eth0"}
+
+// keepResponder keeps a responder that answers, until ctx ends.
+func (h *Health) keepResponder(ctx context.Context) {
+	var p *place
+	defer func() {
+		h.stand(nil, nil)
+		p.close()
+	}()
+	for failed := 0; ctx.Err() == nil; {
+		if p != nil && !h.stays(p) {
+			h.stand(nil, nil)
+			p.close()
+			p = nil
+		}
+		if p == nil {
+			var err error
+			if p, err = h.launch(ctx); err != nil && ctx.Err() == nil {
+				h.stand(nil, err)
+				daemon.Sleep(ctx, again, h.wake)
+				continue
+			}
+			failed = 0
+		}
+		err := h.answers(ctx, p)
+		if failed++; err == nil {
+			failed = 0
+		}
+		h.stand(p, err)
+		switch {
+		case failed >= patient:
+			h.Log.Warn("this node's responder does not answer: the agent launches another one", "err", err)
+			h.stand(nil, err)
+			p.close()
+			p = nil
+		case failed > 0:
+			daemon.Sleep(ctx, again, nil)
+		default:
+			daemon.Sleep(ctx, check, h.wake)
+		}
+	}
+}
+
+// stays reports whether a responder is the one that the ledger has, and its addresses are of the pool.
+func (h *Health) stays(p *place) bool {
+	id, held := h.Ledger.Holder(responderName)
+	o, _ := h.Ledger.Owner(id)
+	pool, err := h.Pool()
+	return held && id == p.owner && o.Wanted() && (err != nil || fits(p.addresses, h.CIDRs(pool)))
+}
+
+// launch attaches a network namespace of its own, and has a responder answer there. First it gives back a former
+// attachment, which this or another run of the agent has made; the addresses stay.
+func (h *Health) launch(ctx context.Context) (p *place, err error) {
+	ctx, cancel := context.WithTimeout(ctx, holding)
+	defer cancel()
+	if id, held := h.Ledger.Holder(responderName); held {
+		if err := h.give(ctx, id); err != nil {
+			return nil, fmt.Errorf("giving back the link of the former responder: %w", err)
+		}
+	}
+	id, claim, err := h.address(ctx)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := h.Pool()
+	if err != nil {
+		return nil, err
+	}
+	if err := h.Equipped(ctx, pool); err != nil {
+		return nil, err
+	}
+	p, err = open(h.Node, h.Port, claim)
+	if err != nil {
+		return nil, err
+	}
+	r := attachment.Record{Key: key, Netns: p.ref(), Pool: pool, Mode: netconf.ModeRouted, Created: h.Wall(), Started: h.Boottime(), Epoch: h.Epoch}
+	m := h.Mode(claim)
+	o, _, err := m.Plan(ctx, hold.NewID(), r, &netconf.Conf{})
+	if err != nil {
+		return nil, errors.Join(err, p.close())
+	}
+	o.Meta, o.Needs, o.Names = meta, []hold.ID{id}, []hold.Name{responderName}
+	if err := h.Engine.Take(ctx, o); err != nil {
+		return nil, errors.Join(fmt.Errorf("attaching the responder: %w", err), p.close())
+	}
+	m.Taken(o)
+	p.owner = o.ID
+	h.mu.Lock()
+	h.launches++
+	h.mu.Unlock()
+	h.Log.Info("the responder is attached", "addresses", claim.Addrs(), "port", h.Port, "id", o.ID)
+	return p, nil
+}
+
+// answers asks the responder, from the node.
+func (h *Health) answers(ctx context.Context, p *place) error {
+	for _, a := range p.addresses.Addrs() {
+		if err := h.hello(ctx, nil, a, h.Node); err != nil {
+			return fmt.Errorf("asking the responder at %s: %w", a, err)
+		}
+	}
+	return nil
+}
+
+// retry calls do until it succeeds or ctx ends, after pauses that grow up to a minute. It logs an error unless that is the one
+// before.
+func (h *Health) retry(ctx context.Context, failure string, do func() error) {
+	was := ""
+	for wait := again; ctx.Err() == nil; wait = min(2*wait, time.Minute) {
+		err := do()
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		if err.Error() != was {
+			h.Log.Warn(failure, "err", err)
+		}
+		was = err.Error()
+		daemon.Sleep(ctx, wait, nil)
+	}
+}
