@@ -22,9 +22,9 @@ import (
 
 // Cluster is the cluster that a node belongs to, or none.
 type Cluster struct {
-	Peers  *peers.Peers
-	health *health.Health
-	kube   *kube.Watcher // nil: the node belongs to no cluster
+	Peers *peers.Peers
+	Nodes *health.Health
+	kube  *kube.Watcher // nil: the node belongs to no cluster
 }
 
 // Rooms are the rooms that a Cluster uses.
@@ -43,15 +43,15 @@ func New(d *daemon.Core, r Rooms, c *config.Kubernetes, version string) (*Cluste
 		Claim: r.Traffic.Claim, Unclaim: r.Traffic.Unclaim, Adopt: func(addrs []netip.Addr) []netip.Addr { return r.Ground.Pools.Adopt(addrs, d.Clock.Now()) },
 	}
 	if c == nil {
-		return &Cluster{Peers: peers.New(d, o), health: health.New(d, h)}, nil
+		return &Cluster{Peers: peers.New(d, o), Nodes: health.New(d, h)}, nil
 	}
 	o.Routing, o.VXLAN = c.Routing, c.VXLAN
 	h.Health, h.Node = c.Health, c.Node
 	all := &Cluster{Peers: peers.New(d, o)}
 	h.Annotate = func(ctx context.Context, v4, v6 *netip.Addr) error { return all.annotate(ctx, v4, v6) }
-	all.health = health.New(d, h)
+	all.Nodes = health.New(d, h)
 	var err error
-	all.kube, err = kube.New(kube.Options{Kubernetes: *c, Agent: "berthd/" + version, Log: d.Log, Given: r.Ground.Give, Others: others{all.Peers, all.health}})
+	all.kube, err = kube.New(kube.Options{Kubernetes: *c, Agent: "berthd/" + version, Log: d.Log, Given: r.Ground.Give, Others: others{all.Peers, all.Nodes}})
 	return all, err
 }
 
@@ -59,7 +59,7 @@ func New(d *daemon.Core, r Rooms, c *config.Kubernetes, version string) (*Cluste
 func (c *Cluster) Follow(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
-	all.Go(func() { c.health.Keep(ctx) })
+	all.Go(func() { c.Nodes.Keep(ctx) })
 	if c.kube == nil {
 		c.Peers.All(nil)
 		return
@@ -68,7 +68,7 @@ func (c *Cluster) Follow(ctx context.Context) {
 }
 
 // Health shows which nodes of the cluster this node reaches.
-func (c *Cluster) Health() api.ClusterHealth { return c.health.View() }
+func (c *Cluster) Health() api.ClusterHealth { return c.Nodes.View() }
 
 // annotate tells the API server the addresses of this node's responder.
 func (c *Cluster) annotate(ctx context.Context, v4, v6 *netip.Addr) error {

@@ -13,9 +13,10 @@ import (
 )
 
 const (
-	// check is how often the agent asks its own responder, and again how long it waits after a failure.
+	// check is how often the agent asks its own responder, if the interval is longer.
 	check = 10 * time.Second
-	again = 2 * time.Second
+	// again is how long the agent waits after a failure.
+	again = time.Second
 	// patient is how many times in a row the responder may fail to answer before the agent launches another one.
 	patient = 3
 	// holding is how long a launch may take.
@@ -30,38 +31,43 @@ func (h *Health) keepResponder(ctx context.Context) {
 	var p *place
 	defer func() {
 		h.stand(nil, nil)
-		p.close()
+		_ = p.close() // the process is about to end, or the namespace has no way any more
 	}()
-	for failed := 0; ctx.Err() == nil; {
+	lost := func(err error) {
+		h.stand(nil, err)
+		_ = p.close() // what is left of it shows when another one is launched
+		p = nil
+	}
+	for failed, pause := 0, again; ctx.Err() == nil; {
 		if p != nil && !h.stays(p) {
-			h.stand(nil, nil)
-			p.close()
-			p = nil
+			lost(nil)
 		}
 		if p == nil {
 			var err error
-			if p, err = h.launch(ctx); err != nil && ctx.Err() == nil {
-				h.stand(nil, err)
+			if p, err = h.launch(ctx); err != nil {
+				if ctx.Err() == nil {
+					h.stand(nil, err)
+				}
 				daemon.Sleep(ctx, again, h.wake)
 				continue
 			}
 			failed = 0
 		}
 		err := h.answers(ctx, p)
-		if failed++; err == nil {
-			failed = 0
+		if ctx.Err() != nil {
+			return
 		}
 		h.stand(p, err)
-		switch {
-		case failed >= patient:
+		if err == nil {
+			failed, pause = 0, again
+			daemon.Sleep(ctx, min(check, h.Interval), h.wake)
+			continue
+		}
+		daemon.Sleep(ctx, pause, nil)
+		if failed++; failed == patient {
 			h.Log.Warn("this node's responder does not answer: the agent launches another one", "err", err)
-			h.stand(nil, err)
-			p.close()
-			p = nil
-		case failed > 0:
-			daemon.Sleep(ctx, again, nil)
-		default:
-			daemon.Sleep(ctx, check, h.wake)
+			lost(err)
+			pause = min(2*pause, time.Minute) // another one may not help
 		}
 	}
 }
@@ -118,12 +124,22 @@ func (h *Health) launch(ctx context.Context) (p *place, err error) {
 	return p, nil
 }
 
-// answers asks the responder, from the node.
+// answers asks the responder, from the node, at each of its addresses. It is to answer at one at least, and at those
+// at which it has answered before: a node that has no address of a family itself gets no answer there.
 func (h *Health) answers(ctx context.Context, p *place) error {
+	var failed []error
 	for _, a := range p.addresses.Addrs() {
-		if err := h.hello(ctx, nil, a, h.Node); err != nil {
-			return fmt.Errorf("asking the responder at %s: %w", a, err)
+		err := h.hello(ctx, nil, a, h.Node)
+		if err != nil {
+			failed = append(failed, fmt.Errorf("asking the responder at %s: %w", a, err))
 		}
+		p.answered[a] = p.answered[a] || err == nil
+		if err != nil && p.answered[a] {
+			return failed[len(failed)-1]
+		}
+	}
+	if len(failed) == len(p.addresses.Addrs()) {
+		return errors.Join(failed...)
 	}
 	return nil
 }

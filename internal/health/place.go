@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"strconv"
 	"sync"
@@ -23,6 +24,7 @@ import (
 type place struct {
 	owner     hold.ID // of the link
 	addresses ipam.Claim
+	answered  map[netip.Addr]bool // where the node has got an answer
 
 	mu     sync.RWMutex // netns is open while somebody reads with it
 	netns  *ns.Netns    // nil: closed
@@ -40,7 +42,7 @@ func open(node string, port int, c ipam.Claim) (*place, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &place{addresses: c, netns: n, served: make(chan struct{})}
+	p := &place{addresses: c, answered: map[netip.Addr]bool{}, netns: n, served: make(chan struct{})}
 	var l net.Listener
 	err = n.Do(func() error {
 		group := strconv.Itoa(os.Getegid())
