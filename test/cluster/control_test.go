@@ -167,11 +167,11 @@ func (c *control) get(into any, args ...string) {
 	must(c.t, json.Unmarshal([]byte(c.mustKubectl(append([]string{"get", "-o", "json"}, args...)...)), into))
 }
 
-// berthdRights are what an agent needs of the API server: it reads nodes.
+// berthdRights are what an agent needs of the API server: it reads nodes, and writes annotations of its own.
 const berthdRights = `apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata: {name: berthd}
-rules: [{apiGroups: [""], resources: [nodes], verbs: [list, watch]}]
+rules: [{apiGroups: [""], resources: [nodes], verbs: [list, watch]}, {apiGroups: [""], resources: [nodes/status], verbs: [patch]}]
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding

@@ -21,6 +21,8 @@ type node struct {
 	far    bool   // it is behind a router
 	bin    string // folder of Berth's programs
 
+	healthConfig string // what berthd.yaml says beyond the node's name, such as ", health: {interval: 1s}"
+
 	containerd, kubelet, proxy, berthd *daemon
 }
 
@@ -127,13 +129,19 @@ func (n *node) load(image string) {
 func (n *node) startBerth(c *control) {
 	n.t.Helper()
 	n.write("etc/berth/kubeconfig", c.kubeconfig(agent))
-	n.write("etc/berth/berthd.yaml", fmt.Sprintf("kubernetes: {node: %s, kubeconfig: /etc/berth/kubeconfig}\n", n.name))
+	n.configure()
 	n.berthd = n.daemon(filepath.Join(n.bin, "berthd"))
 	n.berthd.until("berthd to serve", func() bool {
 		_, err := n.run(filepath.Join(n.bin, "berth"), "status")
 		return err == nil
 	})
 	n.berth("install")
+}
+
+// configure writes the agent's configuration.
+func (n *node) configure() {
+	n.t.Helper()
+	n.write("etc/berth/berthd.yaml", fmt.Sprintf("kubernetes: {node: %s, kubeconfig: /etc/berth/kubeconfig%s}\n", n.name, n.healthConfig))
 }
 
 // berth runs the CLI, which may not fail.
