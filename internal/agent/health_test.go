@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kinds/link"
@@ -189,4 +190,157 @@ func (r *rig) inResponder(command string) {
 	must(r.t, err)
 	defer n.Close()
 	nettest.Run(r.t, n, command)
+}
+
+// tells returns annotations that name addresses.
+func tells(addrs ...string) *annotations {
+	n := &annotations{}
+	for _, a := range addrs {
+		n.addrs = append(n.addrs, netip.MustParseAddr(a))
+	}
+	return n
+}
+
+// A node that has no ledger any more asks for the addresses that the cluster was told, also while all addresses rest because the
+// ledger was lost. If somebody has these addresses, or they are of no pool, it gets others.
+func TestResponderAsksForItsAddresses(t *testing.T) {
+	segment(t)
+	r := start(t)
+	r.cooldown = time.Hour
+	r.restart()
+	taken, free := r.add(request("c1", nettest.Pod(t))), []string{"10.88.0.77", "fd00:88::77"}
+	for _, c := range []struct {
+		told []string
+		want func([]string) bool
+	}{
+		{free, func(got []string) bool { return slices.Equal(got, free) }},
+		{texts(addresses(taken)), func(got []string) bool {
+			return len(got) == 2 && !slices.Contains(got, free[0]) && got[0] != addresses(taken)[0].String()
+		}},
+		{[]string{"10.99.0.1", "fd00:88::78"}, func(got []string) bool { return len(got) == 2 && got[1] == "fd00:88::78" }},
+	} {
+		told := tells(c.told...)
+		stop := r.keepHealth(told)
+		got := r.responds()
+		if !c.want(got) {
+			t.Errorf("the cluster was told %v, and the responder has %v", c.told, got)
+		}
+		nettest.Eventually(t, "the cluster to be told", func() bool { return slices.Equal(texts(told.get()), got) })
+		stop()
+		r.giveResponderBack()
+		r.wantClean()
+	}
+	r.del("c1", true)
+	told := tells(free...)
+	told.addrs[0] = netip.MustParseAddr("10.88.0.88")
+	stop := r.keepHealth(told)
+	was := r.responds()
+	link := r.linkOfResponder()
+	stop()
+	nettest.Eventually(t, "the link to end with its namespace", func() bool { return !r.hasLink(link) })
+	r.lose(false)
+	r.bringUp()
+	defer r.keepHealth(told)()
+	if now := r.responds(); !slices.Equal(now, was) {
+		t.Errorf("the responder has %v, and had %v before the ledger was lost", now, was)
+	}
+	if _, err := r.tryAdd(request("c2", nettest.Pod(t))); err == nil {
+		t.Error("a pod gets an address while all addresses rest")
+	}
+	r.wantClean()
+}
+
+// giveResponderBack releases the owner of the responder's addresses, with that of the link.
+func (r *rig) giveResponderBack() {
+	r.t.Helper()
+	id, _ := r.core.Ledger.Holder(hold.Name{Space: "agent", Name: "health"})
+	must(r.t, r.core.Engine.Release(r.t.Context(), []hold.ID{id}), r.core.Engine.Wait(r.t.Context(), id))
+	if r.responder() != "" {
+		r.t.Error("the link's owner outlives the addresses' one")
+	}
+}
+
+// linkOfResponder returns the name of the node's end of the responder's link.
+func (r *rig) linkOfResponder() string {
+	o, _ := r.core.Ledger.Owner(r.responder())
+	h, _ := o.Find(link.KindName)
+	return h.Spec.(*link.Spec).Name
+}
+
+// The responder moves when its pool gets other CIDRs, and the former CIDRs are given back. A configuration that wants no
+// responder gives back all that there is of it, and tells the cluster.
+func TestResponderMovesAndGoes(t *testing.T) {
+	segment(t)
+	r := start(t)
+	told := tells()
+	stop := r.keepHealth(told)
+	r.responds()
+	c := *r.ground.Config()
+	c.Pools = slices.Clone(c.Pools)
+	c.Pools[0].CIDRs = given
+	must(t, r.ground.Reload(t.Context(), &c))
+	nettest.Eventually(t, "the responder to have addresses of the new CIDRs", func() bool {
+		got := told.get()
+		return len(got) == 2 && given[0].Contains(got[0]) && given[1].Contains(got[1])
+	})
+	r.responds()
+	r.Sweep(t.Context())
+	if cidrs := r.ground.Prefixes(); len(cidrs) != 2 {
+		t.Errorf("the former CIDRs stay: %v", cidrs)
+	}
+	r.wantClean()
+	stop()
+	r.cluster.Nodes.Enabled = false
+	self := other("self", "1", "7")
+	self.Health = told.get()
+	r.cluster.Nodes.Self(self)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); r.cluster.Nodes.Keep(ctx) }()
+	nettest.Eventually(t, "the responder to be given back", func() bool {
+		_, held := r.core.Ledger.Holder(hold.Name{Space: "agent", Name: "health"})
+		return !held && r.responder() == "" && len(told.get()) == 0
+	})
+	cancel()
+	<-done
+	if h := r.Health(); h.Enabled || len(h.Probes) > 0 {
+		t.Errorf("the agent says %+v", h)
+	}
+	r.wantClean()
+}
+
+// The agent is killed at each step of a launch that finds what another killed agent has left. The next one's responder has the
+// same addresses, and nothing is left of the others.
+func TestResponderOfKilledAgents(t *testing.T) {
+	segment(t)
+	before := oracle(t, nil)
+	points := fault.Each(t, "a launch", []fault.Mode{fault.KillBefore, fault.KillAfter}, 1, 1, func(newPlan func() *fault.Plan) {
+		f := newFaultRun(t, newPlan(), nil)
+		f.begin(false)
+		told := tells()
+		stop := f.keepHealth(told)
+		was := f.responds()
+		stop()
+		f.close()
+		f.begin(true)
+		if f.up {
+			stop = f.keepHealth(told)
+			nettest.Eventually(t, "the agent to be killed or its responder to answer", func() bool { return f.plan.IsDead() || f.Health().Error == "" })
+			stop()
+		}
+		f.plan.Heal()
+		f.close()
+		f.begin(false)
+		stop = f.keepHealth(tells())
+		if now := f.responds(); !slices.Equal(now, was) {
+			t.Errorf("the responder has %v, and had %v", now, was)
+		}
+		f.wantClean()
+		stop()
+		f.giveResponderBack()
+		f.end(before)
+	})
+	if t.Logf("killed at %d points", points); points < 10 {
+		t.Errorf("only %d points: the plan does not reach the launch", points)
+	}
 }
