@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -8,8 +9,11 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +24,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/peers"
 )
 
 const healthPort = 9478
@@ -342,5 +347,90 @@ func TestResponderOfKilledAgents(t *testing.T) {
 	})
 	if t.Logf("killed at %d points", points); points < 10 {
 		t.Errorf("only %d points: the plan does not reach the launch", points)
+	}
+}
+
+// farNode makes another node, n2, on the node's segment, whose pods have the CIDRs of the number 2. Its responder is a
+// program that answers with what says returns.
+func farNode(t *testing.T, says func() string) (at *ns.Netns, n peers.Node) {
+	t.Helper()
+	at = nettest.Pod(t)
+	nettest.Run(t, nil, "ip link add to2 type veth peer name eth0 netns "+filepath.Base(at.Ref().Path))
+	t.Cleanup(func() { nettest.Run(t, nil, "ip link del to2") })
+	for _, c := range []string{
+		"ip link set lo up", "ip link set eth0 up", "ip addr add 198.51.100.2/24 dev eth0", "ip addr add 2001:db8:2::2/64 dev eth0 nodad",
+		"ip addr add 10.244.2.7/32 dev lo", "ip addr add fd00:244:2::7/128 dev lo nodad",
+		"ip route add 10.88.0.0/24 via 198.51.100.1", "ip route add fd00:88::/64 via 2001:db8:2::1",
+	} {
+		nettest.Run(t, at, c)
+	}
+	for _, c := range []string{
+		"ip link set to2 addrgenmode none", "ip link set to2 up", "ip addr add 198.51.100.1/24 dev to2", "ip addr add 2001:db8:2::1/64 dev to2 nodad",
+		"ip addr add fe80::fe/64 dev to2 nodad", // from which a router asks for neighbours
+	} {
+		nettest.Run(t, nil, c)
+	}
+	nettest.Accept(t, at, "tcp", fmt.Sprintf(":%d", healthPort), func(c net.Conn) {
+		defer c.Close()
+		if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+			fmt.Fprintf(c, "HTTP/1.0 200 OK\r\n\r\n%s\n", says())
+		}
+	})
+	n = other("n2", "2", "2")
+	n.Addresses = []netip.Addr{netip.MustParseAddr("198.51.100.2"), netip.MustParseAddr("2001:db8:2::2")}
+	n.Health = []netip.Addr{netip.MustParseAddr("10.244.2.7"), netip.MustParseAddr("fd00:244:2::7")}
+	return at, n
+}
+
+// The agent reaches another node's responder and the node itself, by both families. It says why it does not: nobody
+// answers, somebody else does, or the node is out of reach. A node that goes is not probed any more.
+func TestProbesOfOtherNodes(t *testing.T) {
+	segment(t)
+	r := start(t)
+	var name atomic.Value
+	name.Store("n2")
+	at, n2 := farNode(t, func() string { return name.Load().(string) })
+	defer r.keepPeers()()
+	r.cluster.Peers.All([]peers.Node{n2})
+	told := tells()
+	defer r.keepHealth(told)()
+	r.cluster.Nodes.All([]peers.Node{n2})
+	want := func(what string, is func(p api.HealthProbe) bool) {
+		t.Helper()
+		var h api.ClusterHealth
+		for end := time.Now().Add(nettest.Deadline); ; time.Sleep(20 * time.Millisecond) {
+			h = r.Health()
+			if len(h.Probes) == 4 && !slices.ContainsFunc(h.Probes, func(p api.HealthProbe) bool { return p.Tried.IsZero() || !is(p) }) {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s: %+v", what, h)
+			}
+		}
+	}
+	well := func(p api.HealthProbe) bool { return p.Reachable && p.Latency > 0 && p.Failures == 0 && p.Error == "" }
+	want("all is well", well)
+	name.Store("n3")
+	want("another node answers", func(p api.HealthProbe) bool {
+		return p.Path == api.PathNode && well(p) || p.Path == api.PathPod && !p.Reachable && strings.Contains(p.Error, `somebody else answers there: 200 OK, "n3"`)
+	})
+	name.Store("n2")
+	nettest.Run(t, at, "ip link set eth0 down")
+	want("the node is cut off", func(p api.HealthProbe) bool {
+		return !p.Reachable && p.Failures > 1 && p.Error != "" && !p.Answered.IsZero()
+	})
+	nettest.Run(t, at, "ip link set eth0 up")
+	for _, c := range []string{"ip addr add 2001:db8:2::2/64 dev eth0 nodad", "ip route add 10.88.0.0/24 via 198.51.100.1", "ip route add fd00:88::/64 via 2001:db8:2::1"} {
+		nettest.Run(t, at, c) // which went with the link
+	}
+	want("all is well again", well)
+	n2.Health = n2.Health[:1]
+	r.cluster.Nodes.Put(n2)
+	if h := r.Health(); len(h.Probes) != 3 {
+		t.Errorf("the node tells one address of its responder, and there are %+v", h.Probes)
+	}
+	r.cluster.Nodes.Drop("n2")
+	if h := r.Health(); len(h.Probes) != 0 {
+		t.Errorf("the node is gone, and there are %+v", h.Probes)
 	}
 }

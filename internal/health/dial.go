@@ -16,6 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// errSilent says that nobody has answered in time.
+var errSilent = fmt.Errorf("no answer within %s", answering)
+
 // hello asks the responder at an address, from a place or, if p is nil, from the node's own network namespace. It fails unless
 // the responder answers in the name of the node that is wanted there.
 func (h *Health) hello(ctx context.Context, p *place, a netip.Addr, node string) error {
@@ -32,6 +35,9 @@ func (h *Health) hello(ctx context.Context, p *place, a netip.Addr, node string)
 		return err
 	}
 	res, err := t.RoundTrip(req)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return errSilent
+	}
 	if err != nil {
 		return err
 	}
@@ -83,7 +89,7 @@ func (p *place) ping(ctx context.Context, a netip.Addr) error {
 	for {
 		n, err := conn.Read(buf)
 		if ctx.Err() != nil {
-			return fmt.Errorf("no reply within %s", answering)
+			return errSilent
 		}
 		if err != nil {
 			return err
@@ -145,7 +151,7 @@ func connect(ctx context.Context, f *os.File, to unix.Sockaddr, level, option in
 		return err == nil // else the socket was writable before the connection began, and is not connected yet
 	})
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("no answer within %s", answering)
+		return errSilent
 	}
 	return errors.Join(err, failed)
 }

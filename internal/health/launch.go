@@ -48,7 +48,8 @@ func (h *Health) keepResponder(ctx context.Context) {
 				if ctx.Err() == nil {
 					h.stand(nil, err)
 				}
-				daemon.Sleep(ctx, again, h.wake)
+				daemon.Sleep(ctx, pause, h.wake)
+				pause = longer(pause)
 				continue
 			}
 			failed = 0
@@ -67,10 +68,13 @@ func (h *Health) keepResponder(ctx context.Context) {
 		if failed++; failed == patient {
 			h.Log.Warn("this node's responder does not answer: the agent launches another one", "err", err)
 			lost(err)
-			pause = min(2*pause, time.Minute) // another one may not help
+			pause = longer(pause) // another one may not help
 		}
 	}
 }
+
+// longer returns the pause behind the next failure.
+func longer(pause time.Duration) time.Duration { return min(2*pause, time.Minute) }
 
 // stays reports whether a responder is the one that the ledger has, and its addresses are of the pool.
 func (h *Health) stays(p *place) bool {
@@ -148,7 +152,7 @@ func (h *Health) answers(ctx context.Context, p *place) error {
 // before.
 func (h *Health) retry(ctx context.Context, failure string, do func() error) {
 	was := ""
-	for wait := again; ctx.Err() == nil; wait = min(2*wait, time.Minute) {
+	for wait := again; ctx.Err() == nil; wait = longer(wait) {
 		err := do()
 		if err == nil || ctx.Err() != nil {
 			return

@@ -52,10 +52,12 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	w.Header().Set("Content-Type", "application/json")
 	switch {
-	case r.Method != http.MethodGet || r.URL.Path != "/api/v1/nodes":
-		w.WriteHeader(http.StatusForbidden)
 	case fail != 0:
 		w.WriteHeader(fail)
+	case r.Method == http.MethodPatch:
+		s.patch(w, r)
+	case r.Method != http.MethodGet || r.URL.Path != "/api/v1/nodes":
+		w.WriteHeader(http.StatusForbidden)
 	case q.Get("sendInitialEvents") == "true":
 		w.WriteHeader(http.StatusUnprocessableEntity) // as a server before Kubernetes 1.27
 	case q.Get("watch") != "":
@@ -203,6 +205,13 @@ func (o *told) String() string {
 
 func watch(t *testing.T, s *server) *told {
 	t.Helper()
+	_, o := watcher(t, s)
+	return o
+}
+
+// watcher starts a Watcher, and returns what it tells.
+func watcher(t *testing.T, s *server) (*Watcher, *told) {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	must(t, os.WriteFile(path, fmt.Appendf(nil, `{"clusters":[{"name":"c","cluster":{"server":%q}}],"contexts":[{"name":"c","context":{"cluster":"c"}}],"current-context":"c"}`, s.URL), 0o600))
 	o := &told{nodes: map[string]peers.Node{}}
@@ -214,7 +223,7 @@ func watch(t *testing.T, s *server) *told {
 	done := make(chan struct{})
 	go func() { defer close(done); w.Keep(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
-	return o
+	return w, o
 }
 
 func (o *told) want(t *testing.T, text string) {
