@@ -1,6 +1,7 @@
 package health
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/rand"
@@ -12,6 +13,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,36 +22,66 @@ import (
 var errSilent = fmt.Errorf("no answer within %s", answering)
 
 // hello asks the responder at an address, from a place or, if p is nil, from the node's own network namespace. It fails unless
-// the responder answers in the name of the node that is wanted there.
+// the responder answers in the name of the node that is wanted there. (net/http's Transport goes on to dial when the
+// request's time is up.)
 func (h *Health) hello(ctx context.Context, p *place, a netip.Addr, node string) error {
 	ctx, cancel := context.WithTimeout(ctx, answering)
 	defer cancel()
 	at := netip.AddrPortFrom(a, uint16(h.Port))
-	dial := (&net.Dialer{}).DialContext
-	if p != nil {
-		dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return p.dial(ctx, unix.SOCK_STREAM, 0, at) }
+	conn, err := p.reach(ctx, at)
+	if err != nil {
+		return silent(err)
 	}
-	t := &http.Transport{DialContext: dial, DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 4 << 10}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+pathHello, nil)
 	if err != nil {
 		return err
 	}
-	res, err := t.RoundTrip(req)
-	if errors.Is(err, context.DeadlineExceeded) {
-		return errSilent
+	req.Close = true
+	if err := req.Write(conn); err != nil {
+		return cut(ctx, err)
 	}
+	res, err := http.ReadResponse(bufio.NewReader(io.LimitReader(conn, maxAnswer)), req)
 	if err != nil {
-		return err
+		return cut(ctx, err)
 	}
 	defer res.Body.Close()
-	said, err := io.ReadAll(io.LimitReader(res.Body, 512))
+	said, err := io.ReadAll(res.Body)
 	if err != nil {
-		return err
+		return cut(ctx, err)
 	}
 	if name := strings.TrimSpace(string(said)); res.StatusCode != http.StatusOK || name != node {
 		return fmt.Errorf("somebody else answers there: %s, %.80q", res.Status, name)
 	}
 	return nil
+}
+
+// maxAnswer is how many bytes an answer has at most.
+const maxAnswer = 4 << 10
+
+// reach connects to a responder, from a place or, if p is nil, from the node's own network namespace.
+func (p *place) reach(ctx context.Context, at netip.AddrPort) (net.Conn, error) {
+	if p == nil {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", at.String())
+	}
+	return p.dial(ctx, unix.SOCK_STREAM, 0, at)
+}
+
+// silent returns errSilent for an error that says that the time was up.
+func silent(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
+		return errSilent
+	}
+	return err
+}
+
+// cut returns the error of a connection that may have been closed because its time was up.
+func cut(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return silent(ctx.Err())
+	}
+	return err
 }
 
 // ICMP types (RFC 792; RFC 4443).
@@ -77,8 +109,7 @@ func (p *place) ping(ctx context.Context, a netip.Addr) error {
 		return err
 	}
 	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	defer stop()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	message := make([]byte, headerLen+16)
 	message[0] = request
 	rand.Read(message[headerLen:])
@@ -88,11 +119,8 @@ func (p *place) ping(ctx context.Context, a netip.Addr) error {
 	buf := make([]byte, 512)
 	for {
 		n, err := conn.Read(buf)
-		if ctx.Err() != nil {
-			return errSilent
-		}
 		if err != nil {
-			return err
+			return cut(ctx, err)
 		}
 		if got := buf[:n]; n == len(message) && got[0] == reply && bytes.Equal(got[headerLen:], message[headerLen:]) {
 			return nil
@@ -125,11 +153,7 @@ func connect(ctx context.Context, f *os.File, to unix.Sockaddr, level, option in
 	if err != nil {
 		return err
 	}
-	if deadline, ok := ctx.Deadline(); ok {
-		if err := f.SetDeadline(deadline); err != nil {
-			return err
-		}
-	}
+	defer context.AfterFunc(ctx, func() { _ = f.SetDeadline(time.Unix(1, 0)) })() // fails if f is closed
 	begun := false
 	var failed error
 	err = raw.Write(func(fd uintptr) (done bool) {
@@ -150,8 +174,8 @@ func connect(ctx context.Context, f *os.File, to unix.Sockaddr, level, option in
 		_, err = unix.Getpeername(int(fd))
 		return err == nil // else the socket was writable before the connection began, and is not connected yet
 	})
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return errSilent
+	if err != nil {
+		return silent(err)
 	}
-	return errors.Join(err, failed)
+	return failed
 }
