@@ -12,7 +12,6 @@ package health
 import (
 	"context"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -49,17 +48,16 @@ type Health struct {
 	*daemon.Core
 	Options
 
-	mu       sync.Mutex
-	self     peers.Node // this node, as the cluster has it
-	told     bool       // somebody has told of it
-	others   map[string]peers.Node
-	results  map[way]*result
-	place    *place        // where the responder is; nil: there is none now
-	trouble  error         // why there is none, or why it does not answer
-	every    time.Duration // how often each way is probed now
-	launches int           // how often a responder was attached
-	wake     chan struct{} // has a token if the responder may have to be looked at
-	differs  chan struct{} // has a token if the cluster may have to be told other addresses
+	mu      sync.Mutex
+	self    peers.Node // this node, as the cluster has it
+	told    bool       // somebody has told of it
+	others  map[string]peers.Node
+	results map[way]*result
+	place   *place        // where the responder is; nil: there is none now
+	trouble error         // why there is none, or why it does not answer
+	every   time.Duration // how often each way is probed now
+	wake    chan struct{} // has a token if the responder may have to be looked at
+	differs chan struct{} // has a token if the cluster may have to be told other addresses
 }
 
 // New returns a Health that knows of no node, and has no responder yet.
@@ -99,11 +97,16 @@ func (h *Health) Self(n peers.Node) {
 func (h *Health) All(nodes []peers.Node) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	clear(h.others)
+	known := h.results
+	h.others, h.results = make(map[string]peers.Node, len(nodes)), map[way]*result{}
 	for _, n := range nodes {
 		h.others[n.Name] = n
+		for _, w := range waysTo(n) {
+			if r := known[w]; r != nil {
+				h.results[w] = r
+			}
+		}
 	}
-	h.forget()
 }
 
 // Put tells of another node, which is new or may have changed.
@@ -112,17 +115,16 @@ func (h *Health) Put(n peers.Node) {
 	defer h.mu.Unlock()
 	was := h.others[n.Name]
 	h.others[n.Name] = n
-	if !slices.Equal(was.Health, n.Health) || !slices.Equal(was.Addresses, n.Addresses) {
-		h.forget()
-	}
+	h.forget(was, n)
 }
 
 // Drop tells that another node is gone.
 func (h *Health) Drop(name string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	was := h.others[name]
 	delete(h.others, name)
-	h.forget()
+	h.forget(was, peers.Node{})
 }
 
 func stir(c chan struct{}) {

@@ -121,9 +121,6 @@ func (h *Health) launch(ctx context.Context) (p *place, err error) {
 	}
 	m.Taken(o)
 	p.owner = o.ID
-	h.mu.Lock()
-	h.launches++
-	h.mu.Unlock()
 	h.Log.Info("the responder is attached", "addresses", claim.Addrs(), "port", h.Port, "id", o.ID)
 	return p, nil
 }

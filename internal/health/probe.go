@@ -11,6 +11,7 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/peers"
 )
 
 // way is one way to another node.
@@ -40,31 +41,29 @@ const (
 
 // ways returns all ways, in no order. The caller holds h.mu.
 func (h *Health) ways() (all []way) {
-	for name := range h.others {
-		all = append(all, h.waysOf(name)...)
+	for _, n := range h.others {
+		all = append(all, waysTo(n)...)
 	}
 	return all
 }
 
-// waysOf returns the ways to a node. The caller holds h.mu.
-func (h *Health) waysOf(node string) (ways []way) {
-	n := h.others[node]
+// waysTo returns the ways to a node.
+func waysTo(n peers.Node) (ways []way) {
 	for _, a := range n.Health {
-		ways = append(ways, way{node, api.PathPod, a})
+		ways = append(ways, way{n.Name, api.PathPod, a})
 	}
 	for _, a := range n.Addresses {
-		ways = append(ways, way{node, api.PathNode, a})
+		ways = append(ways, way{n.Name, api.PathNode, a})
 	}
 	return ways
 }
 
-// forget forgets what is known of ways that there are no more. The caller holds h.mu.
-func (h *Health) forget() {
-	known := h.results
-	h.results = make(map[way]*result, len(known))
-	for _, w := range h.ways() {
-		if r := known[w]; r != nil {
-			h.results[w] = r
+// forget forgets what is known of the ways to a node that it has no more. The caller holds h.mu.
+func (h *Health) forget(was, now peers.Node) {
+	ways := waysTo(now)
+	for _, w := range waysTo(was) {
+		if !slices.Contains(ways, w) {
+			delete(h.results, w)
 		}
 	}
 }
@@ -123,7 +122,7 @@ func (h *Health) probe(ctx context.Context, p *place, w way) {
 	if ctx.Err() != nil || h.place != p { // the error, if there is one, is about this node
 		return
 	}
-	if !slices.Contains(h.waysOf(w.node), w) { // meanwhile the node has gone, or has other addresses
+	if !slices.Contains(waysTo(h.others[w.node]), w) { // meanwhile the node has gone, or has other addresses
 		return
 	}
 	r := h.results[w]

@@ -37,6 +37,8 @@ func (h *Health) tell(ctx context.Context) error {
 	if slices.Equal(have, want.Addrs()) || len(have)+len(want.Addrs()) == 0 {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, holding)
+	defer cancel()
 	if err := h.Annotate(ctx, valid(want.V4), valid(want.V6)); err != nil {
 		return err
 	}
