@@ -160,13 +160,17 @@ func TestResponder(t *testing.T) {
 		r.wantClean()
 	}
 
-	stop()
-	r.restart()
-	stop = r.keepHealth(&annotations{}) // the ledger says it
-	if now := r.responds(); !slices.Equal(now, was) {
-		t.Errorf("the next agent's responder has %v, and the last one's had %v", now, was)
+	for what, next := range map[string]func(){"restart": func() {}, "reboot": func() { r.boots, r.booted = r.boots+1, r.now().Started }} {
+		stop()
+		r.close()
+		next()
+		r.bringUp()
+		stop = r.keepHealth(&annotations{}) // the ledger says it
+		if now := r.responds(); !slices.Equal(now, was) {
+			t.Errorf("%s: the responder has %v, and had %v", what, now, was)
+		}
+		r.wantClean()
 	}
-	r.wantClean()
 	stop()
 }
 

@@ -49,7 +49,7 @@ func (h *Health) keepResponder(ctx context.Context) {
 					h.stand(nil, err)
 				}
 				daemon.Sleep(ctx, pause, h.wake)
-				pause = longer(pause)
+				pause = min(longer(pause), check) // most often there is no pool yet
 				continue
 			}
 			failed = 0
