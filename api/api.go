@@ -27,20 +27,21 @@ const (
 
 // Paths of the API.
 const (
-	PathAttachments = "/v1/attachments" // POST add, GET list, DELETE all that match; /{id}: GET, DELETE
-	PathCheck       = "/v1/check"       // POST
-	PathGC          = "/v1/gc"          // POST
-	PathStatus      = "/v1/status"      // GET, ?pool=
-	PathPools       = "/v1/pools"       // GET
-	PathEvents      = "/v1/events"      // GET, a JSON object a line, endless; ?since=SEQ
-	PathLedger      = "/v1/ledger"      // GET
-	PathAudit       = "/v1/audit"       // GET, ?pods=true looks into pods as well
-	PathHistory     = "/v1/history"     // GET, a JSON object a line
-	PathOwed        = "/v1/owed"        // GET
-	PathOwedRetry   = "/v1/owed/retry"  // POST
-	PathHealth      = "/v1/health"      // GET
-	PathMetrics     = "/metrics"        // GET, Prometheus text
-	PathOpenAPI     = "/openapi.yaml"   // GET, the document that describes all of this
+	PathAttachments = "/v1/attachments"  // POST add, GET list, DELETE all that match; /{id}: GET, DELETE
+	PathCheck       = "/v1/check"        // POST
+	PathGC          = "/v1/gc"           // POST
+	PathStatus      = "/v1/status"       // GET, ?pool=
+	PathPools       = "/v1/pools"        // GET
+	PathEvents      = "/v1/events"       // GET, a JSON object a line, endless; ?since=SEQ
+	PathLedger      = "/v1/ledger"       // GET
+	PathAudit       = "/v1/audit"        // GET, ?pods=true looks into pods as well
+	PathHistory     = "/v1/history"      // GET, a JSON object a line
+	PathOwed        = "/v1/owed"         // GET
+	PathOwedRetry   = "/v1/owed/retry"   // POST
+	PathHealth      = "/v1/health"       // GET
+	PathNodes       = "/v1/health/nodes" // GET, which nodes of the cluster are reached
+	PathMetrics     = "/metrics"         // GET, Prometheus text
+	PathOpenAPI     = "/openapi.yaml"    // GET, the document that describes all of this
 )
 
 // Netns identifies a network namespace: a path may be bound to another namespace and an

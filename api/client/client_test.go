@@ -61,6 +61,8 @@ func TestVerbs(t *testing.T) {
 	if len(owed.Holds) != 3 || owed.Holds[0].ContainerID != "c1" {
 		t.Errorf("owed: %+v", owed)
 	}
+	nodes, err := c.Nodes(ctx)
+	equal("nodes", err, nodes, verbs.Health())
 	tried, err := c.RetryOwed(ctx, "aaaaaaaaaa", "bbbbbbbbbb")
 	equal("retry", err, tried, api.Retried{Holds: 2, Deletions: 1})
 	tried, err = c.RetryOwed(ctx)

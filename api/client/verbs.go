@@ -117,6 +117,13 @@ func (c *Client) Owed(ctx context.Context) (api.OwedList, error) {
 	return list, err
 }
 
+// Nodes returns which nodes of the cluster the agent's node reaches.
+func (c *Client) Nodes(ctx context.Context) (api.ClusterHealth, error) {
+	var h api.ClusterHealth
+	err := c.do(ctx, "GET", api.PathNodes, nil, nil, &h)
+	return h, err
+}
+
 // RetryOwed has the agent try at once to release what the owners with these ids owe or,
 // without ids, all that is owed. RetryOwed does not wait for the tries.
 func (c *Client) RetryOwed(ctx context.Context, ids ...string) (api.Retried, error) {

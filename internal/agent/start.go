@@ -94,7 +94,8 @@ func (a *Agent) furnish(o Options) (err error) {
 		Drain: a.drain.All, Sweep: a.Sweep, Exposed: a.traffic.Exposed,
 		Forwards: a.ground.Forwards, Forward: a.ground.Forward, Addressed: a.traffic.MappedAnew,
 	})
-	if a.cluster, err = cluster.New(d, n, a.ground, o.Config.Kubernetes, o.Version); err != nil {
+	rooms := cluster.Rooms{Node: n, Ground: a.ground, Traffic: a.traffic, Kept: modes.Kept(a.core, n, a.ground, a.traffic)}
+	if a.cluster, err = cluster.New(d, rooms, o.Config.Kubernetes, o.Version); err != nil {
 		return err
 	}
 	a.rebuild = rebuild.New(a.core, n, a.drain, a.ground, finder, a.core.LedgerOptions(n.Kinds(), daemon.Views{
@@ -102,7 +103,7 @@ func (a *Agent) furnish(o Options) (err error) {
 		Follow: daemon.Follow(a.drain.Follow, a.index.Follow(a.unreadable), a.ground.Follow, a.traffic.Ports.Follow, a.cluster.Peers.Follow),
 	}))
 	a.Verbs = verbs.New(d, a.index, a.drain, a.ground, all, n.OpenNetns)
-	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all)
+	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all, a.cluster.Health)
 	a.ground.Hooks = ground.Hooks{
 		Exposed: a.traffic.Exposed, Rests: a.traffic.Rests, Left: a.traffic.Ports.ClearLeft, Tell: a.Tell,
 		Cluster: a.cluster.Pools(), Counted: a.cluster.Counted,

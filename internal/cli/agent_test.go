@@ -61,6 +61,8 @@ func TestGolden(t *testing.T) {
 		{"check", []string{"check", "c1"}, 1},
 		{"pools", []string{"pools"}, 0},
 		{"ledger", []string{"ledger"}, 0},
+		{"health", []string{"health"}, 1},
+		{"health.json", []string{"health", "-o", "json"}, 1},
 		{"owed", []string{"owed"}, 0},
 		{"owed.wide", []string{"owed", "-o", "wide"}, 0},
 		{"owed.json", []string{"owed", "-o", "json"}, 0},

@@ -1,5 +1,6 @@
 // Package cluster is what a node's agent does because the node belongs to a cluster: it follows the cluster's API server
-// (kube), keeps the node's blocks of the cluster's pools (lease), and the ways to the pods of the other nodes (peers).
+// (kube), keeps the node's blocks of the cluster's pools (lease) and the ways to the pods of the other nodes (peers), and probes
+// these nodes (health).
 package cluster
 
 import (
@@ -8,44 +9,68 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/ground"
+	"github.com/berth-net/berth/internal/health"
+	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/kube"
 	"github.com/berth-net/berth/internal/lease"
+	"github.com/berth-net/berth/internal/mode"
 	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/peers"
+	"github.com/berth-net/berth/internal/traffic"
 )
 
 // Cluster is the cluster that a node belongs to, or none.
 type Cluster struct {
 	Peers  *peers.Peers
+	Nodes  *health.Health
 	kube   *kube.Watcher // nil: the node belongs to no cluster
 	leases *lease.Keeper // nil: the cluster has no pools for its nodes
 }
 
+// Rooms are the rooms that a Cluster uses.
+type Rooms struct {
+	Node    *node.Node
+	Ground  *ground.Ground
+	Traffic *traffic.Traffic
+	Kept    func(ipam.Claim) mode.Mode // modes.Kept
+}
+
 // New returns the cluster of a configuration; nil: the node belongs to none.
-func New(d *daemon.Core, n *node.Node, g *ground.Ground, c *config.Kubernetes, version string) (*Cluster, error) {
-	o := peers.Options{Metric: n.Metric, MTU: g.UplinkMTU, Hops: n.Conn.Hops, Own: g.Prefixes, Changed: g.Reach}
+func New(d *daemon.Core, r Rooms, c *config.Kubernetes, version string) (*Cluster, error) {
+	o := peers.Options{Metric: r.Node.Metric, MTU: r.Ground.UplinkMTU, Hops: r.Node.Conn.Hops, Own: r.Ground.Prefixes, Changed: r.Ground.Reach}
+	h := health.Options{
+		Mode: r.Kept, Pool: func() (string, error) { return r.Ground.Serves("") }, CIDRs: r.Ground.CIDRs, Equipped: r.Ground.Equipped,
+		Claim: r.Traffic.Claim, Unclaim: r.Traffic.Unclaim, Adopt: func(addrs []netip.Addr) []netip.Addr { return r.Ground.Pools.Adopt(addrs, d.Clock.Now()) },
+	}
 	if c == nil {
-		return &Cluster{Peers: peers.New(d, o)}, nil
+		return &Cluster{Peers: peers.New(d, o), Nodes: health.New(d, h)}, nil
 	}
 	o.Routing, o.VXLAN = c.Routing, c.VXLAN
+	h.Health, h.Node = c.Health, c.Node
 	cl := &Cluster{Peers: peers.New(d, o)}
+	h.Annotate = func(ctx context.Context, v4, v6 *netip.Addr) error { return cl.annotate(ctx, v4, v6) }
+	cl.Nodes = health.New(d, h)
+	tell := others{cl.Peers, cl.Nodes}
 	client, err := kube.Connect(*c, "berthd/"+version)
 	if err != nil {
 		return nil, err
 	}
 	if c.FromPools() {
 		cl.leases = lease.New(lease.Options{
-			Node: g, API: client, Log: d.Log, Now: time.Now, Others: cl.Peers.Count, Ready: func(ready bool) { cl.kube.Ready(ready) },
+			Node: r.Ground, API: client, Log: d.Log, Now: time.Now, Others: cl.Peers.Count, Ready: func(ready bool) { cl.kube.Ready(ready) },
 			Self: func(blocks []netip.Prefix, addrs []netip.Addr) {
-				cl.Peers.Self(peers.Node{Name: c.Node, CIDRs: blocks, Addresses: addrs})
+				tell.Self(peers.Node{Name: c.Node, CIDRs: blocks, Addresses: addrs, Health: cl.kube.Responder(blocks)})
 			},
 		})
 	}
-	give := func(ctx context.Context, cidrs []netip.Prefix) error { return g.Give(ctx, config.NodeGiven(cidrs)) }
-	cl.kube = kube.New(client, kube.Options{Kubernetes: *c, Log: d.Log, Given: give, Others: cl.Peers, Leases: cl.leases})
+	give := func(ctx context.Context, cidrs []netip.Prefix) error {
+		return r.Ground.Give(ctx, config.NodeGiven(cidrs))
+	}
+	cl.kube = kube.New(client, kube.Options{Kubernetes: *c, Log: d.Log, Given: give, Others: tell, Leases: cl.leases})
 	return cl, nil
 }
 
@@ -66,14 +91,57 @@ func (c *Cluster) Counted() {
 
 // Follow follows the cluster until ctx ends. A node that belongs to no cluster, but did once, forgets the cluster's other nodes.
 func (c *Cluster) Follow(ctx context.Context) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	all.Go(func() { c.Nodes.Keep(ctx) })
 	if c.kube == nil {
 		c.Peers.All(nil)
 		return
 	}
-	var all sync.WaitGroup
-	defer all.Wait()
 	if c.leases != nil {
 		all.Go(func() { c.leases.Keep(ctx) })
 	}
 	c.kube.Keep(ctx)
+}
+
+// Health shows which nodes of the cluster this node reaches.
+func (c *Cluster) Health() api.ClusterHealth { return c.Nodes.View() }
+
+// annotate tells the API server the addresses of this node's responder.
+func (c *Cluster) annotate(ctx context.Context, v4, v6 *netip.Addr) error {
+	text := func(a *netip.Addr) *string {
+		if a == nil {
+			return nil
+		}
+		s := a.String()
+		return &s
+	}
+	return c.kube.Annotate(ctx, map[string]*string{kube.AnnotationHealth4: text(v4), kube.AnnotationHealth6: text(v6)})
+}
+
+// others hands on what the API server says of nodes.
+type others []kube.Others
+
+func (o others) Self(n peers.Node) {
+	for _, to := range o {
+		to.Self(n)
+	}
+}
+
+func (o others) All(nodes []peers.Node) {
+	for _, to := range o {
+		to.All(nodes)
+	}
+}
+
+func (o others) Put(n peers.Node) {
+	for _, to := range o {
+		to.Put(n)
+	}
+}
+
+func (o others) Drop(name string) {
+	for _, to := range o {
+		to.Drop(name)
+	}
 }

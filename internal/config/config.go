@@ -46,6 +46,7 @@ type Kubernetes struct {
 	Addresses  string `json:"addresses"`  // where the pods' addresses come from: AddressesPodCIDRs or AddressesPools
 	Routing    string `json:"routing"`    // how packets get to other nodes' pods: RoutingAuto, RoutingNative or RoutingVXLAN
 	VXLAN      VXLAN  `json:"vxlan"`
+	Health     Health `json:"health"`
 }
 
 // Is reports whether k and o say the same.
@@ -71,6 +72,13 @@ const (
 type VXLAN struct {
 	VNI  int `json:"vni"`  // 1 to 16,777,215
 	Port int `json:"port"` // UDP
+}
+
+// Health says whether and how the nodes of a cluster probe each other. The port must be the same on all nodes of the cluster.
+type Health struct {
+	Enabled  bool          `json:"enabled"`
+	Interval time.Duration `json:"interval"` // between two probes of one way, if the cluster is not large
+	Port     int           `json:"port"`     // TCP, of the responders
 }
 
 // Masquerade says whether pods' traffic leaves the node under the node's own address.

@@ -318,3 +318,27 @@ func TestFlagsRefused(t *testing.T) {
 		wantError(t, fmt.Sprint(tt.flags), err, tt.want)
 	}
 }
+
+// Nodes of a cluster probe each other unless the file says otherwise.
+func TestHealth(t *testing.T) {
+	for text, want := range map[string]Health{
+		"":                                     {true, 30 * time.Second, 9478},
+		", health: {}":                         {true, 30 * time.Second, 9478},
+		", health: {enabled: false}":           {false, 30 * time.Second, 9478},
+		", health: {interval: 1m, port: 9000}": {true, time.Minute, 9000},
+	} {
+		c, err := Load(write(t, "kubernetes: {node: n"+text+"}\n"), Flags{})
+		nettest.Must(t, err)
+		if c.Kubernetes.Health != want {
+			t.Errorf("%q: %+v, want %+v", text, c.Kubernetes.Health, want)
+		}
+	}
+	for text, says := range map[string]string{
+		"{interval: 1ms}": "kubernetes.health.interval", "{interval: 30}": "kubernetes.health.interval", "{port: 0}": "kubernetes.health.port: 0 is not within 1 to 65535",
+		"{port: 65536}": "kubernetes.health.port", "{enabled: maybe}": "true or false", "{intervall: 1m}": "interval", "yes": "enabled: true",
+	} {
+		if _, err := Load(write(t, "kubernetes: {node: n, health: "+text+"}\n"), Flags{}); err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "line 1") {
+			t.Errorf("%s: %v, want %q", text, err, says)
+		}
+	}
+}

@@ -76,6 +76,7 @@ type fileKubernetes struct {
 	Addresses  said[string]
 	Routing    said[string]
 	VXLAN      fileVXLAN
+	Health     fileHealth
 }
 
 type fileVXLAN struct {
@@ -85,6 +86,26 @@ type fileVXLAN struct {
 
 func (f *fileVXLAN) take(r *reader, n *yaml.Node) {
 	r.keys(n, "{vni: 98}", map[string]take{"vni": scalar(&f.VNI), "port": scalar(&f.Port)})
+}
+
+type fileHealth struct {
+	Enabled  said[bool]
+	Interval said[string]
+	Port     said[int]
+}
+
+func (f *fileHealth) take(r *reader, n *yaml.Node) {
+	r.keys(n, "{enabled: true}", map[string]take{"enabled": scalar(&f.Enabled), "interval": scalar(&f.Interval), "port": scalar(&f.Port)})
+}
+
+// check returns what the file says, and the default where it says nothing.
+func (f *fileHealth) check() (h Health, err error) {
+	h = Health{Enabled: f.Enabled.or(true), Port: f.Port.or(defaultHealthPort)}
+	if p := h.Port; p < 1 || p > maxPort {
+		return h, f.Port.wrong(fmt.Errorf("kubernetes.health.port: %d is not within 1 to %d", p, maxPort))
+	}
+	h.Interval, err = healthBounds.parse("kubernetes.health.interval", f.Interval, defaultHealthInterval)
+	return h, err
 }
 
 type filePool struct {
@@ -144,6 +165,7 @@ func takeKubernetes(s *said[fileKubernetes]) take {
 			"addresses":  scalar(&k.Addresses),
 			"routing":    scalar(&k.Routing),
 			"vxlan":      k.VXLAN.take,
+			"health":     k.Health.take,
 		})
 		*s = said[fileKubernetes]{k, n.Line}
 	}
@@ -336,6 +358,9 @@ const defaultVNI, defaultPort = stamp.Protocol, 4789
 
 const maxVNI, maxPort = 1<<24 - 1, 1<<16 - 1
 
+// How nodes probe each other unless the file says otherwise. The port is the one behind that of the metrics.
+const defaultHealthInterval, defaultHealthPort = 30 * time.Second, 9478
+
 func (f *fileKubernetes) check() (*Kubernetes, error) {
 	k := &Kubernetes{
 		Node: f.Node.or(os.Getenv(NodeVariable)), Kubeconfig: f.Kubeconfig.or(""),
@@ -361,5 +386,7 @@ func (f *fileKubernetes) check() (*Kubernetes, error) {
 	if p := k.VXLAN.Port; p < 1 || p > maxPort {
 		return nil, f.VXLAN.Port.wrong(fmt.Errorf("kubernetes.vxlan.port: %d is not within 1 to %d", p, maxPort))
 	}
-	return k, nil
+	var err error
+	k.Health, err = f.Health.check()
+	return k, err
 }

@@ -35,6 +35,7 @@ var (
 	cooldownBounds = bounds{time.Millisecond, 24 * time.Hour}
 	historyBounds  = bounds{time.Minute, 10000 * time.Hour}
 	sweepBounds    = bounds{time.Second, time.Hour}
+	healthBounds   = bounds{time.Second, time.Hour}
 )
 
 // ParsePool reads a pool in the form of --pool: NAME=CIDR[,CIDR...].

@@ -85,15 +85,18 @@ func nodeOwner(rec nodeRecord, name hold.Name, spec hold.Spec) hold.Owner {
 	return hold.Owner{ID: id, Meta: rec.encode(), Names: []hold.Name{name}, Holds: []hold.Hold{{Owner: id, Spec: spec}}}
 }
 
-// Whose tells people whether one of the agent's own owners belongs to a pool or to the node. It
+// Whose tells people whether one of the agent's own owners belongs to a pool, to the node's responder (health) or to the node. It
 // returns "" if it cannot read the owner's record.
 func Whose(o hold.Owner) string {
 	var rec nodeRecord
 	if json.Unmarshal(o.Meta, &rec) != nil {
 		return ""
 	}
-	if rec.Sort == poolSort {
+	switch rec.Sort {
+	case poolSort:
 		return "pool " + rec.Pool
+	case "health": // the owners of the node's responder (package health)
+		return "health"
 	}
 	return "node"
 }

@@ -1,6 +1,6 @@
 // Package kube follows a Kubernetes cluster's API server, as far as a node needs to know: which addresses the cluster
 // has given to the node's pods, and where the pods of other nodes are. It tells the cluster that the node has a network
-// (condition.go). Nothing of the agent waits for it: pods are attached and detached by what the ledger says, whether or not
+// (condition.go), and where the node's responder is (annotate.go). Nothing of the agent waits for it: pods are attached and detached by what the ledger says, whether or not
 // the API server answers. If the cluster has pools of its own (config.AddressesPools), the package also follows these, the
 // node's pods and the namespaces, and writes what the node has of the pools.
 //
@@ -56,6 +56,7 @@ type Watcher struct {
 
 	mu    sync.Mutex
 	given []netip.Prefix // what Given has to be told
+	mine  []netip.Addr   // of this node's responder, as its annotations say
 	wake  chan struct{}  // has a token if given has changed
 	ways  ways
 }

@@ -122,6 +122,13 @@ func (o *told) String() string {
 
 func follow(t *testing.T, s *kubetest.Server) *told {
 	t.Helper()
+	_, o := watcher(t, s)
+	return o
+}
+
+// watcher starts a Watcher, and returns what it tells.
+func watcher(t *testing.T, s *kubetest.Server) (*Watcher, *told) {
+	t.Helper()
 	o := &told{nodes: map[string]peers.Node{}}
 	k := config.Kubernetes{Node: "me", Kubeconfig: s.Kubeconfig(t)}
 	c, err := Connect(k, "test")
@@ -132,7 +139,7 @@ func follow(t *testing.T, s *kubetest.Server) *told {
 	done := make(chan struct{})
 	go func() { defer close(done); w.Keep(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
-	return o
+	return w, o
 }
 
 func (o *told) want(t *testing.T, text string) {

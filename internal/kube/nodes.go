@@ -15,7 +15,11 @@ import (
 func (w *Watcher) self(n *corev1.Node) {
 	if w.Leases != nil {
 		w.condition.saw(n, nil)
+		w.mu.Lock()
+		w.mine = w.claimed(n)
+		w.mu.Unlock()
 		w.Leases.View().Node(n.Labels, addresses(n))
+		w.Leases.Stir()
 		return
 	}
 	cidrs, err := podCIDRs(n)
@@ -28,7 +32,7 @@ func (w *Watcher) self(n *corev1.Node) {
 		w.Log.Info("the cluster has given this node no CIDRs for its pods yet (Node.spec.podCIDRs); it never will unless its controller manager has --allocate-node-cidrs", "node", n.Name)
 		return
 	}
-	w.Others.Self(peers.Node{Name: n.Name, CIDRs: cidrs, Addresses: addresses(n)})
+	w.Others.Self(peers.Node{Name: n.Name, CIDRs: cidrs, Addresses: addresses(n), Health: within(w.claimed(n), cidrs)})
 	w.mu.Lock()
 	w.given = cidrs
 	w.mu.Unlock()
@@ -45,7 +49,7 @@ func (w *Watcher) other(n *corev1.Node) (node peers.Node, ok bool) {
 		w.Log.Warn("the CIDRs of another node's pods are none", "node", n.Name, "err", err)
 		return node, false
 	}
-	node = peers.Node{Name: n.Name, CIDRs: cidrs, Addresses: addresses(n)}
+	node = peers.Node{Name: n.Name, CIDRs: cidrs, Addresses: addresses(n), Health: within(w.claimed(n), cidrs)}
 	return node, len(node.CIDRs) > 0 && len(node.Addresses) > 0
 }
 
@@ -83,6 +87,8 @@ func has(addrs []netip.Addr, addr netip.Addr) bool {
 	return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return a.Is4() == addr.Is4() })
 }
 
+func (w *Watcher) place(n *corev1.Node) place { return place{addresses(n), w.claimed(n)} }
+
 // nodeStore hands the nodes that a reflector reads on, and keeps none. If pods have addresses of the cluster's pools, the
 // nodes tell only where they are themselves (ways).
 type nodeStore struct{ *Watcher }
@@ -96,9 +102,15 @@ func (nodeStore) Transformer() cache.TransformFunc {
 		if !ok {
 			return o, nil
 		}
+		own := map[string]string{}
+		for _, key := range []string{AnnotationHealth4, AnnotationHealth6} {
+			if text, ok := n.Annotations[key]; ok {
+				own[key] = text
+			}
+		}
 		network := slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type != corev1.NodeNetworkUnavailable })
 		return &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: n.Name, ResourceVersion: n.ResourceVersion, Labels: n.Labels},
+			ObjectMeta: metav1.ObjectMeta{Name: n.Name, ResourceVersion: n.ResourceVersion, Labels: n.Labels, Annotations: own},
 			Spec:       corev1.NodeSpec{PodCIDR: n.Spec.PodCIDR, PodCIDRs: n.Spec.PodCIDRs},
 			Status:     corev1.NodeStatus{Addresses: n.Status.Addresses, Conditions: network},
 		}, nil
@@ -112,7 +124,7 @@ func (s nodeStore) Update(o any) error {
 	case n.Name == s.Node:
 		s.self(n)
 	case s.Leases != nil:
-		s.ways.node(n.Name, addresses(n))
+		s.ways.node(n.Name, s.place(n))
 	default:
 		if node, ok := s.other(n); ok {
 			s.Others.Put(node)
@@ -128,7 +140,7 @@ func (s nodeStore) Delete(o any) error {
 	switch {
 	case !ok || n.Name == s.Node:
 	case s.Leases != nil:
-		s.ways.node(n.Name, nil)
+		s.ways.node(n.Name, place{})
 	default:
 		s.Others.Drop(n.Name)
 	}
@@ -137,7 +149,7 @@ func (s nodeStore) Delete(o any) error {
 
 func (s nodeStore) Replace(all []any, _ string) error {
 	var others []peers.Node
-	where := map[string][]netip.Addr{}
+	where := map[string]place{}
 	for _, o := range all {
 		n, ok := o.(*corev1.Node)
 		if !ok {
@@ -146,7 +158,7 @@ func (s nodeStore) Replace(all []any, _ string) error {
 		if n.Name == s.Node {
 			s.self(n)
 		} else if s.Leases != nil {
-			where[n.Name] = addresses(n)
+			where[n.Name] = s.place(n)
 		} else if node, ok := s.other(n); ok {
 			others = append(others, node)
 		}

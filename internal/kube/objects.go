@@ -49,20 +49,27 @@ func addTypes(s *runtime.Scheme) {
 type ways struct {
 	to    Others
 	mu    *sync.Mutex
-	where map[string][]netip.Addr   // nil: nobody has told of all Nodes
+	where map[string]place          // nil: nobody has told of all Nodes
 	what  map[string][]netip.Prefix // nil: nobody has told of all NodeNetworks
+}
+
+// place is where a node is, and where its responder says to be. The zero place: nowhere.
+type place struct{ addresses, responder []netip.Addr }
+
+func (p place) is(o place) bool {
+	return slices.Equal(p.addresses, o.addresses) && slices.Equal(p.responder, o.responder)
 }
 
 func newWays(to Others) ways { return ways{to: to, mu: new(sync.Mutex)} }
 
-// node tells of a Node's addresses; none: it is gone.
-func (w *ways) node(name string, addrs []netip.Addr) {
+// node tells of a Node's place; nowhere: it is gone.
+func (w *ways) node(name string, at place) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.where == nil || slices.Equal(w.where[name], addrs) {
+	if w.where == nil || w.where[name].is(at) {
 		return
 	}
-	if w.where[name] = addrs; len(addrs) == 0 {
+	if w.where[name] = at; len(at.addresses) == 0 {
 		delete(w.where, name)
 	}
 	w.tell(name)
@@ -82,7 +89,7 @@ func (w *ways) blocks(name string, cidrs []netip.Prefix) {
 }
 
 // nodes tells of all Nodes, and networks of all NodeNetworks.
-func (w *ways) nodes(all map[string][]netip.Addr) {
+func (w *ways) nodes(all map[string]place) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.where = all
@@ -100,8 +107,8 @@ func (w *ways) networks(all map[string][]netip.Prefix) {
 func (w *ways) tell(name string) {
 	switch {
 	case w.where == nil || w.what == nil:
-	case len(w.where[name]) > 0 && len(w.what[name]) > 0:
-		w.to.Put(peers.Node{Name: name, CIDRs: w.what[name], Addresses: w.where[name]})
+	case len(w.where[name].addresses) > 0 && len(w.what[name]) > 0:
+		w.to.Put(w.joined(name))
 	default:
 		w.to.Drop(name)
 	}
@@ -113,11 +120,16 @@ func (w *ways) tellAll() {
 	}
 	var all []peers.Node
 	for name, cidrs := range w.what {
-		if addrs := w.where[name]; len(addrs) > 0 && len(cidrs) > 0 {
-			all = append(all, peers.Node{Name: name, CIDRs: cidrs, Addresses: addrs})
+		if len(w.where[name].addresses) > 0 && len(cidrs) > 0 {
+			all = append(all, w.joined(name))
 		}
 	}
 	w.to.All(all)
+}
+
+func (w *ways) joined(name string) peers.Node {
+	at, cidrs := w.where[name], w.what[name]
+	return peers.Node{Name: name, CIDRs: cidrs, Addresses: at.addresses, Health: within(at.responder, cidrs)}
 }
 
 // blocksOf returns the blocks of a NodeNetwork, in order. Blocks that are none are left out: their node says so.

@@ -30,6 +30,7 @@ type Node struct {
 	Name      string
 	CIDRs     []netip.Prefix // of its pods, masked
 	Addresses []netip.Addr   // by which its pods are reached; the first one of a family counts
+	Health    []netip.Addr   // of its responder (package health), at most one of a family; Peers leaves them alone
 }
 
 // record is the Owner.Meta of a node's owner.

@@ -118,6 +118,8 @@ func conversations() []example {
 		{method: "POST", target: api.PathOwedRetry, body: tooMany, wrong: true, want: 400},
 		{method: "POST", target: api.PathOwedRetry, body: `{}` + blanks, want: 413},
 		{method: "GET", target: api.PathHealth, want: 200},
+		{method: "GET", target: api.PathNodes, want: 200},
+		{method: "GET", target: api.PathNodes + "?bogus=1", wrong: true, want: 400},
 		{method: "GET", target: api.PathHealth + "?bogus=1", wrong: true, want: 400},
 		{method: "GET", target: api.PathMetrics, want: 200},
 		{method: "GET", target: api.PathOpenAPI, want: 200},
@@ -204,7 +206,7 @@ func converse(t *testing.T, router routers.Router, e example) string {
 		// Verbs that return no error cannot fail. They panic instead, so that the answer is
 		// the server's own, which has to be documented as well.
 		verbs.Hook = func(_ context.Context, verb string, _ server.When) error {
-			if slices.Contains([]string{"list", "get", "pools", "ledger", "owed"}, verb) {
+			if slices.Contains([]string{"list", "get", "pools", "ledger", "owed", "nodes"}, verb) {
 				panic(e.hook)
 			}
 			return e.hook

@@ -11,6 +11,12 @@ func (a *agent) pools(r *server.Request) (*server.Answer, error) {
 	return server.OK(listed(a.verbs.Pools()))
 }
 
+func (a *agent) nodes(r *server.Request) (*server.Answer, error) {
+	h := a.verbs.Health()
+	h.Addresses, h.Probes = listed(h.Addresses), listed(h.Probes)
+	return server.OK(h)
+}
+
 func (a *agent) ledger(r *server.Request) (*server.Answer, error) {
 	l := a.verbs.Ledger()
 	l.Owners, l.Resting, l.Tombstones = listed(l.Owners), listed(l.Resting), listed(l.Tombstones)

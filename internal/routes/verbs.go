@@ -38,6 +38,8 @@ type Verbs interface {
 	// AuditPods is Audit, with a look into the pods.
 	AuditPods(ctx context.Context) (api.Audit, error)
 	Owed() api.OwedList
+	// Health shows which nodes of the cluster the node reaches.
+	Health() api.ClusterHealth
 	// History reads what became of attachments.
 	History(f api.PastFilter) api.PastReader
 	// RetryOwed tries at once to release what the owners with these ids owe or, without

@@ -167,7 +167,7 @@ func (c *control) get(into any, args ...string) {
 	must(c.t, json.Unmarshal([]byte(c.mustKubectl(append([]string{"get", "-o", "json"}, args...)...)), into))
 }
 
-// berthdRights are what an agent needs of the API server: it reads nodes, and says that its own node has a network.
+// berthdRights are what an agent needs of the API server: it reads nodes, says that its own node has a network, and where its responder is.
 const berthdRights = `apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata: {name: berthd}

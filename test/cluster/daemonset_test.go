@@ -80,6 +80,7 @@ func TestDaemonSet(t *testing.T) {
 		if log := n.kubelet.words(); strings.Contains(log, "failed to destroy network") {
 			t.Errorf("a DEL has failed on %s", n.name)
 		}
+		nettest.Eventually(t, n.name+"'s responder to answer", func() bool { h, _ := n.health(); return h.Error == "" && len(h.Addresses) == 2 })
 	}
 	c.nothingLeft(empty)
 }

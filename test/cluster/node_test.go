@@ -22,7 +22,8 @@ type node struct {
 	far    bool   // it is behind a router
 	bin    string // folder of Berth's programs
 
-	pooled bool // its pods get addresses of the cluster's pools, which rest for a second
+	pooled       bool   // its pods get addresses of the cluster's pools, which rest for a second
+	healthConfig string // what berthd.yaml says beyond the node's name, such as ", health: {interval: 1s}"
 
 	containerd, kubelet, proxy, berthd *daemon
 }
@@ -131,16 +132,23 @@ func (n *node) load(image string) {
 func (n *node) startBerth(c *control) {
 	n.t.Helper()
 	n.write("etc/berth/kubeconfig", c.kubeconfig(agent))
-	n.write("etc/berth/berthd.yaml", fmt.Sprintf("kubernetes: {node: %s, kubeconfig: /etc/berth/kubeconfig}\n", n.name))
-	if n.pooled {
-		n.write("etc/berth/berthd.yaml", fmt.Sprintf("kubernetes: {node: %s, kubeconfig: /etc/berth/kubeconfig, addresses: pools}\ncooldown: 1s\n", n.name))
-	}
+	n.configure()
 	n.berthd = n.daemon(filepath.Join(n.bin, "berthd"))
 	n.berthd.until("berthd to serve", func() bool {
 		_, err := n.run(filepath.Join(n.bin, "berth"), "status")
 		return err == nil
 	})
 	n.berth("install")
+}
+
+// configure writes the agent's configuration.
+func (n *node) configure() {
+	n.t.Helper()
+	addresses, cooldown := "", ""
+	if n.pooled {
+		addresses, cooldown = ", addresses: pools", "cooldown: 1s\n"
+	}
+	n.write("etc/berth/berthd.yaml", fmt.Sprintf("kubernetes: {node: %s, kubeconfig: /etc/berth/kubeconfig%s%s}\n%s", n.name, addresses, n.healthConfig, cooldown))
 }
 
 // berth runs the CLI, which may not fail.

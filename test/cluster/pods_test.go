@@ -152,7 +152,7 @@ func (c *cluster) nothingLeft(empty []nettest.State) {
 		nettest.Eventually(c.t, n.name+" to have released all attachments", n.released)
 		diff := ""
 		for end := time.Now().Add(nettest.Deadline); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-			if diff = empty[i].Diff(nettest.Snapshot(c.t, n.net).Without("conntrack")); diff == "" {
+			if diff = differs(empty[i], nettest.Snapshot(c.t, n.net).Without("conntrack")); diff == "" {
 				break
 			}
 		}

@@ -333,14 +333,12 @@ func await(ctx context.Context, news <-chan struct{}) bool {
 	}
 }
 
-// patch applies a merge patch to an object's status, if the patch names the object's version, or none. For a Node it has to be a
-// strategic merge patch, which merges conditions by their types.
+// patch applies a merge patch to an object's status, if the patch names the object's version, or none. For a Node it also applies
+// a strategic merge patch, which merges conditions by their types, and changes annotations, as the API server does.
 func (s *Server) patch(w http.ResponseWriter, r *http.Request, resource, key string) {
 	var p Object
-	sort := "application/merge-patch+json"
-	if resource == "nodes" {
-		sort = "application/strategic-merge-patch+json"
-	}
+	sort := r.Header.Get("Content-Type")
+	strategic := resource == "nodes" && sort == "application/strategic-merge-patch+json"
 	err := json.NewDecoder(r.Body).Decode(&p)
 	s.mu.Lock()
 	s.tried++
@@ -350,7 +348,7 @@ func (s *Server) patch(w http.ResponseWriter, r *http.Request, resource, key str
 	case refuses != 0:
 		refuse(w, refuses, "")
 		return
-	case err != nil || r.Header.Get("Content-Type") != sort:
+	case err != nil || !strategic && sort != "application/merge-patch+json":
 		refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
 		return
 	}
@@ -373,6 +371,9 @@ func (s *Server) patch(w http.ResponseWriter, r *http.Request, resource, key str
 	}
 	next, _ := p["status"].(Object)
 	if resource == "nodes" {
+		annotate(metaOf(now), metaOf(p))
+	}
+	if strategic {
 		next["conditions"] = merged(status["conditions"], next["conditions"])
 	}
 	maps.Copy(status, next)
@@ -386,6 +387,21 @@ func (s *Server) patch(w http.ResponseWriter, r *http.Request, resource, key str
 	if s.Wrote != nil {
 		s.Wrote(resource, out)
 	}
+}
+
+// annotate merges a patch of annotations into an object's metadata.
+func annotate(meta, patch Object) {
+	have, _ := meta["annotations"].(Object)
+	if have == nil {
+		have = Object{}
+	}
+	with, _ := patch["annotations"].(Object)
+	for key, value := range with {
+		if have[key] = value; value == nil {
+			delete(have, key)
+		}
+	}
+	meta["annotations"] = have
 }
 
 // merged returns the conditions of a patch, and those of the object whose types the patch has not.

@@ -225,6 +225,20 @@ func (v *Verbs) Owed() api.OwedList {
 	return list
 }
 
+// Health has a way that is well, one that is not, and one that nobody has tried.
+func (v *Verbs) Health() api.ClusterHealth {
+	_ = v.hook(context.Background(), "nodes", server.When{})
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	return api.ClusterHealth{
+		Enabled: true, Node: "n1", Addresses: []string{"10.88.0.2"}, Interval: 30 * time.Second,
+		Probes: []api.HealthProbe{
+			{Node: "n2", Path: api.PathNode, Family: "IPv4", Address: "192.0.2.2", Tried: at, Answered: at.Add(-time.Minute), Failures: 2, Error: "no reply within 2s"},
+			{Node: "n2", Path: api.PathPod, Family: "IPv4", Address: "10.88.2.2", Reachable: true, Latency: 421 * time.Microsecond, Tried: at, Answered: at},
+			{Node: "n3", Path: api.PathPod, Family: "IPv6", Address: "fd00:88:3::2"},
+		},
+	}
+}
+
 // History has the attachments, and one that is gone.
 func (v *Verbs) History(f api.PastFilter) api.PastReader {
 	_ = v.hook(context.Background(), "history", server.When{})

@@ -141,7 +141,7 @@ config:
   forwarding: true
   fullNotReady: true
   history: {records: 100000, age: 1h30m}
-  kubernetes: {addresses: pools, routing: vxlan, vxlan: {vni: 16777215, port: 8472}}
+  kubernetes: {addresses: pools, health: {enabled: false, interval: 1m, port: 9000}, routing: vxlan, vxlan: {vni: 16777215, port: 8472}}
   concurrency: 32
   sweepInterval: 10s
   metrics: "127.0.0.1:9477"
