@@ -99,6 +99,7 @@ func (a *app) parts(f bundleFlags) []bundle.Part {
 		{Name: "status.json", What: "berth status", Write: a.says("json", (*app).status)},
 		{Name: "attachments.json", What: "berth attachments", Max: large, Write: a.says("json", func(a *app, ctx context.Context) error { return a.attachments(ctx, api.Filter{}) })},
 		{Name: "owed.json", What: "berth owed", Max: large, Write: a.says("json", (*app).owed)},
+		{Name: "health.json", What: "berth health: which nodes of the cluster this node reaches", Max: large, Write: a.says("json", (*app).health)},
 		{Name: "events.json", What: "berth events, one on each line", Tail: true, Write: a.says("json", func(a *app, ctx context.Context) error { return a.lately(ctx, 0) })},
 		{Name: "history.json", What: "berth history: what became of the pods that are gone", Max: 16 << 20, Write: a.writeHistory},
 		{Name: "audit.json", What: "berth audit", Max: large, Write: a.says("json", func(a *app, ctx context.Context) error { return a.audit(ctx, false) })},
