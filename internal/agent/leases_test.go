@@ -14,6 +14,7 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/api/v1alpha1"
 	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kube/kubetest"
 	"github.com/berth-net/berth/internal/nettest"
@@ -32,7 +33,8 @@ type operator struct {
 }
 
 // startPooled starts a rig whose cluster has the pools blue (the default one), red and gold, which is for the namespace rich only.
-func startPooled(t *testing.T) (*rig, *operator) {
+// responder says whether the node has a health responder, which takes an address of the default pool.
+func startPooled(t *testing.T, responder bool) (*rig, *operator) {
 	t.Helper()
 	r := newRig(t)
 	op := &operator{Server: kubetest.Serve(t), last: map[string]int{}, nets: map[string]string{"blue": "10.60.0.", "red": "10.61.0.", "gold": "10.62.0."}}
@@ -51,7 +53,7 @@ func startPooled(t *testing.T) (*rig, *operator) {
 	op.Put("nodenetworks", kubetest.Object{"metadata": kubetest.Object{"name": "me"}})
 	r.pools, r.asks = nil, true
 	must(t, os.MkdirAll(filepath.Dir(r.root.Config()), 0o755))
-	must(t, os.WriteFile(r.root.Config(), fmt.Appendf(nil, "cooldown: 1ms\nkubernetes: {node: me, kubeconfig: %q, addresses: pools, routing: native}\n", op.Kubeconfig(t)), 0o644))
+	must(t, os.WriteFile(r.root.Config(), fmt.Appendf(nil, "cooldown: 1ms\nkubernetes: {node: me, kubeconfig: %q, addresses: pools, routing: native, health: {enabled: %t}}\n", op.Kubeconfig(t), responder), 0o644))
 	r.begin()
 	return r, op
 }
@@ -157,7 +159,7 @@ func in(t *testing.T, r *rig, req api.AddRequest, net string) {
 // A node gets blocks as its pods come, in the pools that the pods ask for, and gives them back when they go. While the API
 // server is away, it works with what it has, also after a restart.
 func TestLeases(t *testing.T) {
-	r, op := startPooled(t)
+	r, op := startPooled(t, false)
 	stop := r.follows()
 	defer func() { stop() }()
 	op.wantHeld(t, "10.60.0.0/31")
@@ -207,7 +209,7 @@ func TestLeases(t *testing.T) {
 // A block that is withdrawn while pods have addresses of it drains: it gives out no more, and is held until the last pod is gone.
 // Then its pool's route is gone, too.
 func TestLeaseDrains(t *testing.T) {
-	r, op := startPooled(t)
+	r, op := startPooled(t, false)
 	stop := r.follows()
 	defer func() { stop() }()
 	op.wantHeld(t, "10.60.0.0/31")
@@ -240,7 +242,7 @@ func TestLeaseDrains(t *testing.T) {
 // A block that overlaps what the node has, and a block that is none, are refused, and the NodeNetwork says so. Others are taken.
 func TestLeaseRefused(t *testing.T) {
 	segment(t)
-	r, op := startPooled(t)
+	r, op := startPooled(t, false)
 	op.edit(func([]v1alpha1.Block) []v1alpha1.Block {
 		return []v1alpha1.Block{{Pool: "blue", CIDR: "192.0.2.0/26"}, {Pool: "blue", CIDR: "nonsense"}, {Pool: "blue", CIDR: "10.60.0.200/31"}, {Pool: "red", CIDR: "10.60.0.200/30"}, {Pool: "Blue!", CIDR: "10.60.0.220/31"}}
 	})
@@ -266,7 +268,7 @@ func TestLeaseRefused(t *testing.T) {
 // A block comes from another node to this one: there is one way to it at each moment.
 func TestLeaseMovesHere(t *testing.T) {
 	segment(t)
-	r, op := startPooled(t)
+	r, op := startPooled(t, false)
 	stop := r.follows()
 	defer stop()
 	op.wantHeld(t, "10.60.0.0/31")
@@ -294,13 +296,17 @@ func TestLeaseMovesHere(t *testing.T) {
 	r.wantClean()
 }
 
-// A node gives back its last block, too.
+// A node gives back its last block, too, although its health responder has an address of it.
 func TestLastLeaseGoes(t *testing.T) {
-	r, op := startPooled(t)
+	r, op := startPooled(t, true)
 	stop := r.follows()
 	defer stop()
 	op.wantHeld(t, "10.60.0.0/31")
-	in(t, r, op.ofPod("a", "plain", "", nettest.Pod(t)), "10.60.0.0")
+	in(t, r, op.ofPod("a", "plain", "", nettest.Pod(t)), "10.60.0.")
+	nettest.Eventually(t, "the responder to have an address", func() bool {
+		_, held := r.core.Ledger.Holder(hold.Name{Space: "agent", Name: "health/responder"})
+		return held
+	})
 	op.mu.Lock()
 	op.idle = true
 	op.mu.Unlock()
@@ -323,7 +329,7 @@ func TestLastLeaseGoes(t *testing.T) {
 // Somebody deletes the NodeNetwork while pods run. Its blocks drain, and the pods keep their addresses. The next NodeNetwork says at
 // once what the node holds, so that nobody else gets it.
 func TestNodeNetworkDeleted(t *testing.T) {
-	r, op := startPooled(t)
+	r, op := startPooled(t, false)
 	stop := r.follows()
 	defer stop()
 	op.wantHeld(t, "10.60.0.0/31")
