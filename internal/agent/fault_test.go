@@ -5,11 +5,15 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
@@ -33,6 +37,7 @@ func TestFaults(t *testing.T) {
 		"ADD, DEL and GC": (*faultRun).verbs,
 		"restart":         (*faultRun).afterRestart,
 		"queue":           (*faultRun).withQueue,
+		"leases":          (*faultRun).withLeases,
 	} {
 		points += fault.Each(t, name, fault.Modes(), 1, 1, func(newPlan func() *fault.Plan) {
 			f := newFaultRun(t, newPlan(), pods)
@@ -104,6 +109,7 @@ type faultRun struct {
 	plan  *fault.Plan
 	given map[netip.Addr]string // addresses by the container that got them
 	up    bool
+	last  config.Given // what the cluster gave last
 }
 
 func newFaultRun(t *testing.T, plan *fault.Plan, pods []*ns.Netns) *faultRun {
@@ -198,6 +204,56 @@ func (f *faultRun) withQueue() {
 	}
 }
 
+// withLeases gives blocks of a cluster's pools and takes them back, while a pod has an address of one, and none of another.
+func (f *faultRun) withLeases() {
+	f.poolless(`{"clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],"contexts":[{"name":"c","context":{"cluster":"c"}}],"current-context":"c"}`)
+	f.begin(true)
+	if !f.up {
+		return
+	}
+	give := func(leases ...string) {
+		f.last = config.Given{Default: "blue"}
+		for _, l := range leases {
+			f.last.Leases = append(f.last.Leases, config.Lease{Pool: "blue", CIDR: netip.MustParsePrefix(l)})
+		}
+		ctx, cancel := f.plan.Context(f.t.Context())
+		defer cancel()
+		_ = f.ground.Give(ctx, f.last)
+	}
+	give("10.60.0.0/29", "fd00:60::/125")
+	f.try("a", 0)
+	give("10.60.0.0/29", "10.60.0.8/29", "fd00:60::/125")
+	give("10.60.0.8/29", "fd00:60::/125") // a's block drains
+	f.try("d", 2)
+	give("10.60.0.16/29", "fd00:60::/125") // d's, too
+	give("10.60.0.0/29", "10.60.0.24/29", "fd00:60::/125")
+	f.delete("d")
+	give("10.60.0.0/29", "fd00:60::/125") // nobody has had an address of the other one
+}
+
+// wantLeases gives what the cluster gave last once more, and then the ledger has that in force, and nothing else.
+func (f *faultRun) wantLeases() {
+	nettest.Eventually(f.t, "the leases to be in force", func() bool { return f.ground.Give(f.t.Context(), f.last) == nil })
+	for _, b := range f.ground.Blocks() {
+		if slices.Contains(f.last.Leases, b.Lease) == b.Drains {
+			f.t.Errorf("the ledger has %+v; the cluster gave %v", b, f.last.Leases)
+		}
+	}
+	if have := len(f.ground.Blocks()); have < len(f.last.Leases) {
+		f.t.Errorf("the ledger has %d leases; the cluster gave %v", have, f.last.Leases)
+	}
+}
+
+// poolless has the rig's agent be of a cluster with pools, and have no pool of its own.
+func (r *rig) poolless(kubeconfig string) {
+	r.t.Helper()
+	r.pools = nil
+	path := filepath.Join(r.t.(*testing.T).TempDir(), "kubeconfig")
+	must(r.t, os.WriteFile(path, []byte(kubeconfig), 0o600))
+	must(r.t, os.MkdirAll(filepath.Dir(r.root.Config()), 0o755))
+	must(r.t, os.WriteFile(r.root.Config(), fmt.Appendf(nil, "kubernetes: {node: me, kubeconfig: %q, addresses: pools, routing: native}\n", path), 0o644))
+}
+
 // try adds a pod, which may fail or hang.
 func (f *faultRun) try(container string, pod int) { _ = f.attach(container, pod, time.Second) }
 
@@ -279,6 +335,9 @@ func (f *faultRun) end(before nettest.State) {
 		if !f.up {
 			f.t.Error("the agent does not start again")
 		}
+	}
+	if f.last.Leases != nil {
+		f.wantLeases()
 	}
 	nettest.Eventually(f.t, "no deletion waits", func() bool {
 		if err := f.drain.All(f.t.Context()); err != nil {
