@@ -5,11 +5,15 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
@@ -44,6 +48,27 @@ func TestFaults(t *testing.T) {
 	pairs := faultPairs(t, pods, before)
 	t.Logf("with somebody who comes in: %d", pairs)
 	if points < 150 {
+		t.Errorf("only %d fault points: the plan does not reach the agent", points)
+	}
+}
+
+// TestLeaseFaults lets operations of taking leases and giving them back fail, and lets the agent die there. The next agent has what
+// the cluster gave last, once it is told again, and nothing is left when it is removed. TestLeaseFaults takes every eighth
+// point, and begins with a random one of the first eight.
+func TestLeaseFaults(t *testing.T) {
+	nettest.Need(t)
+	pods := []*ns.Netns{nettest.Pod(t), nettest.Pod(t), nettest.Pod(t)}
+	for _, p := range pods {
+		nettest.Run(t, p, "ip link set lo up") // as an ADD does, for good
+	}
+	before := oracle(t, pods)
+	points := fault.Each(t, "leases", fault.Modes(), 1+rand.IntN(8), 8, func(newPlan func() *fault.Plan) {
+		f := newFaultRun(t, newPlan(), pods)
+		f.withLeases()
+		f.end(before)
+	})
+	t.Logf("fault points covered: %d; residue: 0", points)
+	if points < 10 {
 		t.Errorf("only %d fault points: the plan does not reach the agent", points)
 	}
 }
@@ -104,6 +129,7 @@ type faultRun struct {
 	plan  *fault.Plan
 	given map[netip.Addr]string // addresses by the container that got them
 	up    bool
+	last  config.Given // what the cluster gave last
 }
 
 func newFaultRun(t *testing.T, plan *fault.Plan, pods []*ns.Netns) *faultRun {
@@ -198,6 +224,56 @@ func (f *faultRun) withQueue() {
 	}
 }
 
+// withLeases gives blocks of a cluster's pools and takes them back, while a pod has an address of one, and none of another.
+func (f *faultRun) withLeases() {
+	f.poolless(`{"clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],"contexts":[{"name":"c","context":{"cluster":"c"}}],"current-context":"c"}`)
+	f.begin(true)
+	if !f.up {
+		return
+	}
+	give := func(leases ...string) {
+		f.last = config.Given{Default: "blue"}
+		for _, l := range leases {
+			f.last.Leases = append(f.last.Leases, config.Lease{Pool: "blue", CIDR: netip.MustParsePrefix(l)})
+		}
+		ctx, cancel := f.plan.Context(f.t.Context())
+		defer cancel()
+		_ = f.ground.Give(ctx, f.last)
+	}
+	give("10.60.0.0/29", "fd00:60::/125")
+	f.try("a", 0)
+	give("10.60.0.0/29", "10.60.0.8/29", "fd00:60::/125")
+	give("10.60.0.8/29", "fd00:60::/125") // a's block drains
+	f.try("d", 2)
+	give("10.60.0.16/29", "fd00:60::/125") // d's, too
+	give("10.60.0.0/29", "10.60.0.24/29", "fd00:60::/125")
+	f.delete("d")
+	give("10.60.0.0/29", "fd00:60::/125") // nobody has had an address of the other one
+}
+
+// wantLeases gives what the cluster gave last once more, and then the ledger has that in force, and nothing else.
+func (f *faultRun) wantLeases() {
+	nettest.Eventually(f.t, "the leases to be in force", func() bool { return f.ground.Give(f.t.Context(), f.last) == nil })
+	for _, b := range f.ground.Blocks() {
+		if slices.Contains(f.last.Leases, b.Lease) == b.Drains {
+			f.t.Errorf("the ledger has %+v; the cluster gave %v", b, f.last.Leases)
+		}
+	}
+	if have := len(f.ground.Blocks()); have < len(f.last.Leases) {
+		f.t.Errorf("the ledger has %d leases; the cluster gave %v", have, f.last.Leases)
+	}
+}
+
+// poolless has the rig's agent be of a cluster with pools, and have no pool of its own.
+func (r *rig) poolless(kubeconfig string) {
+	r.t.Helper()
+	r.pools = nil
+	path := filepath.Join(r.t.(*testing.T).TempDir(), "kubeconfig")
+	must(r.t, os.WriteFile(path, []byte(kubeconfig), 0o600))
+	must(r.t, os.MkdirAll(filepath.Dir(r.root.Config()), 0o755))
+	must(r.t, os.WriteFile(r.root.Config(), fmt.Appendf(nil, "kubernetes: {node: me, kubeconfig: %q, addresses: pools, routing: native}\n", path), 0o644))
+}
+
 // try adds a pod, which may fail or hang.
 func (f *faultRun) try(container string, pod int) { _ = f.attach(container, pod, time.Second) }
 
@@ -279,6 +355,9 @@ func (f *faultRun) end(before nettest.State) {
 		if !f.up {
 			f.t.Error("the agent does not start again")
 		}
+	}
+	if f.last.Leases != nil {
+		f.wantLeases()
 	}
 	nettest.Eventually(f.t, "no deletion waits", func() bool {
 		if err := f.drain.All(f.t.Context()); err != nil {

@@ -147,9 +147,9 @@ func (s *sim) check(t *testing.T, seed uint64) {
 // once were. No block is ever two nodes', and none is used that the API server does not know is held. Once all is well again,
 // each node has what it was given.
 func TestModel(t *testing.T) {
-	seeds := uint64(200)
+	seeds := uint64(100)
 	if testing.Short() {
-		seeds = 50
+		seeds = 20
 	}
 	taken := 0
 	for seed := range seeds {
