@@ -73,6 +73,34 @@ func FuzzSet(f *testing.F) {
 	})
 }
 
+// FuzzMinus holds Of and Minus to a map.
+func FuzzMinus(f *testing.F) {
+	f.Add([]byte{1, 2, 3, 9}, []byte{2, 7})
+	f.Fuzz(func(t *testing.T, all, less []byte) {
+		set := func(bytes []byte) Set {
+			var numbers []int64
+			for _, b := range bytes {
+				numbers = append(numbers, int64(b))
+			}
+			return Of(numbers)
+		}
+		model := map[int64]bool{}
+		for _, b := range all {
+			model[int64(b)] = true
+		}
+		for _, b := range less {
+			delete(model, int64(b))
+		}
+		got := set(all).Minus(set(less))
+		if want := slices.Sorted(maps.Keys(model)); !slices.Equal(slices.Collect(got.All), want) {
+			t.Fatalf("%v without %v is %s, want %v", all, less, got, want)
+		}
+		if again, err := Parse(got.String()); err != nil || !slices.Equal(again.ranges, got.ranges) {
+			t.Fatalf("%s has ranges %v", got, got.ranges)
+		}
+	})
+}
+
 // FuzzParse holds Parse to String.
 func FuzzParse(f *testing.F) {
 	f.Add("0-41,44")

@@ -166,3 +166,32 @@ func (s *Set) Remove(n int64) {
 		s.ranges = slices.Insert(s.ranges, i+1, run{n + 1, r.last})
 	}
 }
+
+// Of returns the set of some numbers, which it sorts.
+func Of(numbers []int64) (s Set) {
+	slices.Sort(numbers)
+	for _, n := range numbers {
+		if i := len(s.ranges) - 1; i >= 0 && s.ranges[i].last+1 >= n {
+			s.ranges[i].last = n
+		} else {
+			s.ranges = append(s.ranges, run{n, n})
+		}
+	}
+	return s
+}
+
+// Minus returns the numbers of s that are not in other.
+func (s Set) Minus(other Set) (left Set) {
+	for _, r := range s.ranges {
+		for i := other.find(r.first); i < len(other.ranges) && other.ranges[i].first <= r.last; i++ {
+			if o := other.ranges[i]; o.first > r.first {
+				left.ranges = append(left.ranges, run{r.first, o.first - 1})
+			}
+			r.first = other.ranges[i].last + 1
+		}
+		if r.first <= r.last {
+			left.ranges = append(left.ranges, r)
+		}
+	}
+	return left
+}
