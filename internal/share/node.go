@@ -41,6 +41,12 @@ func (s *Sharer) Node(ctx context.Context, name string) error {
 	}
 }
 
+// Settled reports whether Node would find nothing to do, by what a cache has: most of what it hears of is settled.
+func Settled(network *v1alpha1.NodeNetwork, node *corev1.Node) bool {
+	return network != nil && node != nil && network.DeletionTimestamp.IsZero() && ownerOf(network) == node.UID &&
+		slices.Contains(network.Finalizers, v1alpha1.Finalizer)
+}
+
 // create makes a node's NodeNetwork.
 func (s *Sharer) create(ctx context.Context, node *corev1.Node) error {
 	n := &v1alpha1.NodeNetwork{ObjectMeta: metav1.ObjectMeta{
