@@ -34,6 +34,11 @@ func (p *pass) claims() {
 			f.closed[j] = f.drained[j] || reason != ""
 		}
 		p.giveUp(f)
+		for j, cidr := range f.claimed {
+			if first, last := f.space.Numbers(j); f.drained[j] && !p.deleting() && f.given.Between(first, last) {
+				p.wrong(reasonShrunk, "%s is no longer in the spec: nodes return their blocks of it when their pods have gone", cidr)
+			}
+		}
 		for _, cidr := range f.spec {
 			if p.deleting() || slices.Contains(f.claimed, cidr) {
 				continue

@@ -87,8 +87,15 @@ func (fs families) write(status *v1alpha1.IPPoolStatus) {
 	}
 	status.Given = v1alpha1.GivenBlocks{IPv4: fs[0].given.String(), IPv6: fs[1].given.String()}
 	status.BlockCIDRs = v1alpha1.BlockCIDRs{IPv4: text(fs[0].claimed), IPv6: text(fs[1].claimed)}
-	status.Blocks.Total = fs[0].space.Total() + fs[1].space.Total()
-	status.Blocks.Given = fs[0].given.Len() + fs[1].given.Len()
+	status.Blocks.Total, status.Blocks.Given = 0, 0
+	for _, f := range fs {
+		status.Blocks.Given += f.given.Len()
+		for i := range f.claimed {
+			if first, last := f.space.Numbers(i); i >= len(f.drained) || !f.drained[i] {
+				status.Blocks.Total += last - first + 1
+			}
+		}
+	}
 }
 
 // place is where a block is in its pool.
