@@ -75,29 +75,32 @@ func (p *pass) list() (err error) {
 // have written a status.
 func (p *pass) suspects() (look, everybody bool) {
 	everybody = true
-	var networks []*v1alpha1.NodeNetwork
+	had := map[*family][]int64{}
 	for _, m := range p.members {
-		networks = append(networks, m.network)
 		everybody = everybody && spoken(m.network)
 		for _, s := range m.slots {
 			if !s.known {
 				s.withdrawn = true
 				p.wrong(reasonNoBlock, "the node %s has %s, which is no block of the pool", m.network.Name, s.cidr)
+				continue
+			}
+			had[s.place.family] = append(had[s.place.family], s.place.number)
+			look = look || !s.place.isGiven()
+		}
+		for _, cidr := range m.strays {
+			if at, ok := p.families.find(cidr); ok {
+				had[at.family] = append(had[at.family], at.number)
+				uid, _ := p.notedFor(cidr)
+				look = look || uid != m.network.UID || !at.isGiven()
 			}
 		}
 	}
-	all := p.holders(networks)
-	for i, h := range all {
-		twice := i > 0 && all[i-1].block == h.block
-		if twice || !h.place.isGiven() || !h.spec && !h.noted(p) {
-			return true, everybody
-		}
-	}
 	for _, f := range p.families {
-		lost := f.given.Minus(numbers(all, f)).Minus(p.noted(f))
-		if lost.Len() > 0 && everybody {
-			return true, everybody
-		}
+		ns := had[f]
+		set := blocks.Of(ns)
+		twice := set.Len() < int64(len(ns))
+		lost := f.given.Minus(set).Minus(p.noted(f))
+		look = look || twice || lost.Len() > 0 && everybody
 		for b := range p.returned.blocks {
 			if at, ok := p.families.find(b); ok && at.family == f && lost.Has(at.number) {
 				look = true
@@ -105,11 +108,6 @@ func (p *pass) suspects() (look, everybody bool) {
 		}
 	}
 	return look, everybody
-}
-
-func (h holder) noted(p *pass) bool {
-	uid, yes := p.notedFor(h.block)
-	return yes && uid == h.network.UID
 }
 
 // holders returns who has which block of the pool, in the order of blocks.
