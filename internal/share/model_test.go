@@ -67,7 +67,6 @@ type operator struct {
 type task struct {
 	resume  chan bool
 	stopped chan bool // true: at its end
-	running bool
 }
 
 func newModel(seed uint64) *model {
