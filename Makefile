@@ -21,7 +21,7 @@ ldflags := -s -w -X $(module)/internal/version.Text=$(VERSION)
 # Modules of their own, so that what they need is not what Berth needs.
 modules := $(patsubst %/go.mod,%,$(shell find build test -name go.mod))
 
-.PHONY: build demo test test-cluster cluster fresh plain model crash deps peers packages before bench manifests conform lint vuln fuzz deb rpm image release reproducible clean help
+.PHONY: build generate demo test test-cluster cluster fresh plain model crash deps peers packages before bench manifests conform lint vuln fuzz deb rpm image release reproducible clean help
 
 # Static, and not position-independent. A PIE needs ld.so (-buildmode=pie), which
 # nodes with musl or with nothing but a kernel lack, or a C toolchain to be static
@@ -91,6 +91,12 @@ manifests: ## the plain manifest of the Helm chart, into deploy/kubernetes
 conform: build peers ## hold Berth and the reference plugins to the specification, into docs/CONFORMANCE.md
 	$(GO) run ./test/conform -out docs/CONFORMANCE.md
 
+# The types' deep copies, and the CRDs. `make lint` compares them with a fresh generation.
+controller_gen = bin/tools/controller-gen paths=./api/v1alpha1 object crd
+generate: ## what is generated: deep copies of api/v1alpha1, and deploy/kubernetes/crds
+	$(GO) -C test/tools build -o $(CURDIR)/bin/tools/ sigs.k8s.io/controller-tools/cmd/controller-gen
+	$(controller_gen) output:crd:dir=deploy/kubernetes/crds
+
 lint: ## gofmt, go vet, staticcheck, go.mod and its reasons, how much a room imports, shell syntax
 	@bad=$$(find . -name '*.go' -not -path './bin/*' -exec gofmt -l {} +); \
 		test -z "$$bad" || { echo "gofmt would change:"; echo "$$bad"; exit 1; }
@@ -100,6 +106,8 @@ lint: ## gofmt, go vet, staticcheck, go.mod and its reasons, how much a room imp
 	done
 	$(GO) -C test/tools build -o $(CURDIR)/bin/tools/ honnef.co/go/tools/cmd/staticcheck
 	bin/tools/staticcheck ./...
+	@$(MAKE) -s generate && git diff --exit-code api/v1alpha1 deploy/kubernetes/crds || \
+		{ echo "generated files differ from a fresh generation: commit what make generate made"; exit 1; }
 	$(GO) mod tidy -diff
 	@for m in $$(awk '/^\t/ && !/indirect/ { print $$1 }' go.mod); do \
 		grep -q "^| .$$m. |" docs/DEPENDENCIES.md || { echo "docs/DEPENDENCIES.md has no reason for $$m"; bad=1; }; \

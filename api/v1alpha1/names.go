@@ -1,6 +1,10 @@
 package v1alpha1
 
-import "k8s.io/apimachinery/pkg/runtime/schema"
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
 
 // GroupVersion is the group and version of all types of this package.
 var GroupVersion = schema.GroupVersion{Group: "berth.dev", Version: "v1alpha1"}
@@ -19,3 +23,10 @@ const (
 	ConditionExhausted = "Exhausted" // of an IPPool
 	ConditionRefused   = "Refused"   // of a NodeNetwork
 )
+
+// AddToScheme adds the types to a scheme.
+func AddToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion, &IPPool{}, &IPPoolList{}, &NodeNetwork{}, &NodeNetworkList{})
+	metav1.AddToGroupVersion(s, GroupVersion)
+	return nil
+}

@@ -7,6 +7,13 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=nn
 // +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Blocks",type=string,JSONPath=`.spec.blocks[*].cidr`
+// +kubebuilder:printcolumn:name="Held",type=string,JSONPath=`.status.held[*].cidr`
+// +kubebuilder:printcolumn:name="Used",type=string,JSONPath=`.status.pools[*].used`
+// +kubebuilder:printcolumn:name="Free",type=string,JSONPath=`.status.pools[*].free`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Addresses",type=string,JSONPath=`.status.addresses`,priority=1
 type NodeNetwork struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -18,12 +25,20 @@ type NodeNetwork struct {
 // NodeNetworkSpec is what the operator gives the node.
 type NodeNetworkSpec struct {
 	// Blocks are the node's blocks, in the order in which the operator gave them.
+	//
+	// +kubebuilder:validation:MaxItems=1024
+	// +listType=map
+	// +listMapKey=cidr
 	Blocks []Block `json:"blocks,omitempty"`
 }
 
 // Block is a part of a pool that a node has.
 type Block struct {
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
 	Pool string `json:"pool"`
+	// +kubebuilder:validation:MaxLength=43
+	// +kubebuilder:validation:XValidation:rule="isCIDR(self)",message="cidr is a CIDR such as 10.64.0.0/26"
 	CIDR string `json:"cidr"`
 	// Withdrawn asks the node to give the block back once no pod has an address of it.
 	Withdrawn bool `json:"withdrawn,omitempty"`
@@ -32,23 +47,50 @@ type Block struct {
 // NodeNetworkStatus is what the node's agent says.
 type NodeNetworkStatus struct {
 	// Requests are how many addresses the node needs of each pool that its pods have asked for.
+	//
+	// +kubebuilder:validation:MaxItems=256
+	// +listType=map
+	// +listMapKey=pool
 	Requests []Request `json:"requests,omitempty"`
-	// Held are the blocks whose leases the node's ledger has. Nobody else may get a block that is Held.
+	// Held are the blocks whose leases the node's ledger has, all of them from the first status of an object on. Nobody
+	// else may get a block that is Held.
+	//
+	// +kubebuilder:validation:MaxItems=1024
+	// +listType=map
+	// +listMapKey=cidr
 	Held []Block `json:"held,omitempty"`
 	// Addresses are the node's own, as other nodes reach it.
+	//
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=atomic
 	Addresses []string `json:"addresses,omitempty"`
 	// Health are the addresses of the node's health responder, one of each family.
+	//
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=atomic
 	Health []string `json:"health,omitempty"`
 	// Pools are figures for people, at most half a minute old.
+	//
+	// +kubebuilder:validation:MaxItems=256
+	// +listType=map
+	// +listMapKey=pool
 	Pools []PoolFigures `json:"pools,omitempty"`
 	// Conditions: Ready (the agent has what the node's pods need), Refused (a block that the agent could not take, and why).
+	//
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=map
+	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
 // Request is how many addresses a node needs of a pool.
 type Request struct {
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
 	Pool string `json:"pool"`
 	// Addresses is how many of each family are in use or rest, or wait for an address, and the pool's PreAllocate.
+	//
+	// +kubebuilder:validation:Minimum=0
 	Addresses int32 `json:"addresses"`
 }
 

@@ -46,12 +46,7 @@ func startBare(t *testing.T, nodes int, far ...int) *cluster {
 	done := func(what string) {
 		t.Logf("%s after %s", what, time.Since(began).Round(100*time.Millisecond))
 	}
-	for _, command := range []string{
-		"ip link add br0 type bridge", "ip addr add " + world4 + "/24 dev br0", "ip addr add " + world6 + "/64 dev br0 nodad", "ip link set br0 up",
-	} {
-		nettest.Run(t, nil, command)
-	}
-	t.Cleanup(func() { nettest.Run(t, nil, "ip link del br0") })
+	bridge(t)
 	for _, name := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
 		nettest.Sysctl(t, nil, name, "1")
 	}
@@ -67,6 +62,17 @@ func startBare(t *testing.T, nodes int, far ...int) *cluster {
 		done(names[i] + "'s programs run")
 	}
 	return c
+}
+
+// bridge makes the bridge that the nodes are on, with the control plane's addresses.
+func bridge(t *testing.T) {
+	t.Helper()
+	for _, command := range []string{
+		"ip link add br0 type bridge", "ip addr add " + world4 + "/24 dev br0", "ip addr add " + world6 + "/64 dev br0 nodad", "ip link set br0 up",
+	} {
+		nettest.Run(t, nil, command)
+	}
+	t.Cleanup(func() { nettest.Run(t, nil, "ip link del br0") })
 }
 
 // waitWhole waits until the nodes are ready, and have routes to each other's pods.

@@ -39,13 +39,14 @@ type control struct {
 
 // Users of the API server, each with its own name as its token. The names and groups are those that Kubernetes gives rights to
 // (https://kubernetes.io/docs/reference/access-authn-authz/rbac/#default-roles-and-role-bindings); berthd has
-// the rights of berthdRights.
+// the rights of berthdRights, and berth-operator those of its manifest.
 const (
 	admin     = "admin"
 	manager   = "system:kube-controller-manager"
 	scheduler = "system:kube-scheduler"
 	proxy     = "system:kube-proxy"
 	agent     = "berthd"
+	operator  = "berth-operator"
 )
 
 // kubeletOf is the user of a node's kubelet.
@@ -57,7 +58,7 @@ func startControl(t *testing.T, bin string, nodes []string) *control {
 	c := &control{machine: startMachine(t, "control", nil), bin: bin}
 	c.certificates()
 	tokens := []string{admin + ",admin,1,system:masters"}
-	for _, user := range []string{manager, scheduler, proxy, agent} {
+	for _, user := range []string{manager, scheduler, proxy, agent, operator} {
 		tokens = append(tokens, user+","+user+","+user)
 	}
 	for _, n := range nodes {

@@ -115,3 +115,14 @@ func TestRows(t *testing.T) {
 		}
 	}
 }
+
+// What runs for each pod and on each node links nothing of what the operator is made of.
+func TestAgentIsNoOperator(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", module+"cmd/berthd", module+"cmd/berth-cni", module+"cmd/berth").Output()
+	nettest.Must(t, err)
+	for pkg := range strings.Lines(string(out)) {
+		if strings.HasPrefix(pkg, "sigs.k8s.io/controller-runtime") || strings.HasPrefix(pkg, module+"internal/share") {
+			t.Errorf("a program of the node links %s", strings.TrimSpace(pkg))
+		}
+	}
+}

@@ -28,7 +28,7 @@ func released(t *testing.T) string {
 // Each program has an SBOM, which names the version, Go, and what the program links.
 func TestSBOM(t *testing.T) {
 	dir := released(t)
-	for _, program := range []string{"berth", "berthd", "berth-cni"} {
+	for _, program := range []string{"berth", "berthd", "berth-cni", "berth-operator"} {
 		raw, err := os.ReadFile(filepath.Join(dir, program+"-0.0.1.cdx.json"))
 		must(t, err)
 		type component struct {
