@@ -43,7 +43,6 @@ type rig struct {
 	cooldown time.Duration
 	observe  func(kind, op string, took time.Duration, holds int, err error)
 	decorate func(engine.Ledger, hold.Kinds) (engine.Ledger, hold.Kinds)
-	asks     bool  // the agent asks an API server, by the node's loopback
 	boots    int   // how often the node was rebooted, for all that its agent knows
 	booted   int64 // CLOCK_BOOTTIME at the last such reboot, ns
 }
@@ -69,11 +68,7 @@ func start(t testing.TB, pools ...string) *rig {
 func (r *rig) begin() {
 	t := r.t
 	t.Helper()
-	other := []string{"sysctl"}
-	if r.asks {
-		other = append(other, "conntrack")
-	}
-	before := nettest.Snapshot(t, nil).Without(other...)
+	before := nettest.Snapshot(t, nil).Without("sysctl")
 	r.bringUp()
 	t.Cleanup(func() {
 		r.releaseAll()
@@ -81,7 +76,7 @@ func (r *rig) begin() {
 			t.Errorf("removing: %v", err)
 		}
 		r.close()
-		nettest.Same(t, before, nettest.Snapshot(t, nil).Without(other...), "residue")
+		nettest.Same(t, before, nettest.Snapshot(t, nil).Without("sysctl"), "residue")
 	})
 }
 
