@@ -19,6 +19,7 @@ type node struct {
 	*machine
 	number int
 	far    bool   // it is behind a router
+	card   int    // which network card it has: each has a MAC of its own
 	bin    string // folder of Berth's programs
 
 	containerd, kubelet, proxy, berthd *daemon
@@ -57,19 +58,22 @@ func startNode(t *testing.T, c *control, number int, far bool, image string) *no
 	n := &node{number: number, far: far, bin: programs.Own(t)}
 	programs.MakeCgroup(t, n.cgroup())
 	n.machine = startMachine(t, name, at)
-	n.connect(filepath.Base(at.Ref().Path))
+	n.connect()
 	n.startContainerd(image)
 	n.startKubelet(c)
 	n.startProxy(c)
 	return n
 }
 
-// connect gives the node, whose network namespace has a name, an uplink into the bridge or, if it is far, to the router alone.
-func (n *node) connect(name string) {
+// uplink is the outer end of the node's link to others.
+func (n *node) uplink() string { return "u" + n.name }
+
+// connect gives the node an uplink into the bridge or, if it is far, to the router alone.
+func (n *node) connect() {
 	n.t.Helper()
-	up := "u" + n.name
+	up, mac, at := n.uplink(), fmt.Sprintf("02:00:00:00:%02x:%02x", n.card, n.number), filepath.Base(n.net.Ref().Path)
 	outside := []string{
-		"ip link add " + up + " type veth peer name eth0 netns " + name,
+		"ip link add " + up + " type veth peer name eth0 address " + mac + " netns " + at,
 		"ip link set " + up + " addrgenmode none",
 	}
 	inside := []string{"ip link set eth0 up"}
@@ -110,12 +114,18 @@ func (n *node) startContainerd(image string) {
 	n.t.Helper()
 	n.write("etc/containerd/config.toml", containerdConfig)
 	n.containerd = n.daemon(found(n.t, "containerd"))
+	n.waitContainerd()
+	n.load(image)
+}
+
+// waitContainerd waits until the node's containerd serves. A kubelet ends if there is none yet.
+func (n *node) waitContainerd() {
+	n.t.Helper()
 	ctr := found(n.t, "ctr")
 	n.containerd.until("containerd to serve", func() bool {
 		_, err := n.run(ctr, "version")
 		return err == nil
 	})
-	n.load(image)
 }
 
 // load gives the node's containerd an image.
