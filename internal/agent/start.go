@@ -92,7 +92,8 @@ func (a *Agent) furnish(o Options) (err error) {
 	}
 	a.mend = mend.New(d, n, a.index, all, mend.Hooks{
 		Drain: a.drain.All, Sweep: a.Sweep, Exposed: a.traffic.Exposed,
-		Forwards: a.ground.Forwards, Forward: a.ground.Forward, Addressed: a.traffic.MappedAnew,
+		Forwards: a.ground.Forwards, Forward: a.ground.Forward,
+		Addressed: func() { a.traffic.MappedAnew(); a.cluster.Peers.Look() },
 	})
 	a.rebuild = rebuild.New(a.core, n, a.drain, a.ground, finder, a.core.LedgerOptions(n.Kinds(), daemon.Views{
 		Rest:   a.ground.Rest,
