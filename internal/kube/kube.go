@@ -50,6 +50,7 @@ type Others interface {
 type Watcher struct {
 	Options
 	client *rest.RESTClient
+	nodes  nodeStore
 
 	mu    sync.Mutex
 	given []netip.Prefix // what Given has to be told
@@ -75,7 +76,9 @@ func New(o Options) (*Watcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes: %w", err)
 	}
-	return &Watcher{Options: o, client: client, wake: make(chan struct{}, 1)}, nil
+	w := &Watcher{Options: o, client: client, wake: make(chan struct{}, 1)}
+	w.nodes.Watcher = w
+	return w, nil
 }
 
 // connect returns how the API server is reached.
@@ -93,7 +96,7 @@ func (w *Watcher) Keep(ctx context.Context) {
 	all.Go(func() { w.keepGiven(ctx) })
 	logger := logr.FromSlogHandler(w.Log.Handler()).V(0)
 	nodes := cache.NewListWatchFromClient(w.client, "nodes", metav1.NamespaceAll, fields.Everything())
-	cache.NewReflectorWithOptions(nodes, &corev1.Node{}, nodeStore{w}, cache.ReflectorOptions{
+	cache.NewReflectorWithOptions(nodes, &corev1.Node{}, &w.nodes, cache.ReflectorOptions{
 		Logger: &logger, Name: "nodes",
 	}).RunWithContext(ctx)
 }
@@ -192,50 +195,3 @@ func addresses(n *corev1.Node) (addrs []netip.Addr) {
 func has(addrs []netip.Addr, addr netip.Addr) bool {
 	return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return a.Is4() == addr.Is4() })
 }
-
-// nodeStore hands the nodes that the Reflector reads on, and keeps none.
-type nodeStore struct{ *Watcher }
-
-func (s nodeStore) Add(o any) error { return s.Update(o) }
-
-func (s nodeStore) Update(o any) error {
-	n, ok := o.(*corev1.Node)
-	switch {
-	case !ok:
-	case n.Name == s.Node:
-		s.self(n)
-	default:
-		if node, ok := s.other(n); ok {
-			s.Others.Put(node)
-		} else {
-			s.Others.Drop(n.Name)
-		}
-	}
-	return nil
-}
-
-func (s nodeStore) Delete(o any) error {
-	if n, ok := o.(*corev1.Node); ok && n.Name != s.Node {
-		s.Others.Drop(n.Name)
-	}
-	return nil
-}
-
-func (s nodeStore) Replace(all []any, _ string) error {
-	var others []peers.Node
-	for _, o := range all {
-		n, ok := o.(*corev1.Node)
-		if !ok {
-			continue
-		}
-		if n.Name == s.Node {
-			s.self(n)
-		} else if node, ok := s.other(n); ok {
-			others = append(others, node)
-		}
-	}
-	s.Others.All(others)
-	return nil
-}
-
-func (nodeStore) Resync() error { return nil }

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,6 +35,8 @@ type server struct {
 	nodes   map[string]corev1.Node
 	events  []metav1.WatchEvent // since the beginning; event i made version i+1
 	fail    int                 // the status of all answers; 0: it serves
+	lags    *corev1.NodeList    // what it lists, and there are no watches; nil: it serves
+	lists   int                 // how many it has answered
 	news    chan struct{}       // closed at the next change
 }
 
@@ -47,7 +50,7 @@ func serve(t *testing.T) *server {
 
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
-	fail := s.fail
+	fail, lags := s.fail, s.lags
 	s.mu.Unlock()
 	q := r.URL.Query()
 	w.Header().Set("Content-Type", "application/json")
@@ -58,19 +61,37 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(fail)
 	case q.Get("sendInitialEvents") == "true":
 		w.WriteHeader(http.StatusUnprocessableEntity) // as a server before Kubernetes 1.27
+	case q.Get("watch") != "" && lags != nil:
+		w.WriteHeader(http.StatusInternalServerError)
 	case q.Get("watch") != "":
 		since, _ := strconv.Atoi(q.Get("resourceVersion"))
 		s.watch(w, r.Context(), since)
 	default:
 		s.mu.Lock()
-		list := corev1.NodeList{TypeMeta: metav1.TypeMeta{Kind: "NodeList", APIVersion: "v1"}}
-		list.ResourceVersion = fmt.Sprint(s.version)
-		for _, n := range s.nodes {
-			list.Items = append(list.Items, n)
+		list := s.list()
+		if s.lists++; lags != nil {
+			list = *lags
 		}
 		s.mu.Unlock()
 		_ = json.NewEncoder(w).Encode(list)
 	}
+}
+
+// list returns all nodes. The caller holds s.mu.
+func (s *server) list() corev1.NodeList {
+	list := corev1.NodeList{TypeMeta: metav1.TypeMeta{Kind: "NodeList", APIVersion: "v1"}}
+	list.ResourceVersion = fmt.Sprint(s.version)
+	for _, n := range s.nodes {
+		list.Items = append(list.Items, n)
+	}
+	return list
+}
+
+// listed returns how many lists the server has answered.
+func (s *server) listed() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lists
 }
 
 func (s *server) watch(w http.ResponseWriter, ctx context.Context, since int) {
@@ -80,9 +101,9 @@ func (s *server) watch(w http.ResponseWriter, ctx context.Context, since int) {
 		if since < len(s.events) {
 			later = s.events[since:]
 		}
-		news, fail := s.news, s.fail
+		news, fail := s.news, s.fail != 0 || s.lags != nil
 		s.mu.Unlock()
-		if fail != 0 {
+		if fail {
 			return
 		}
 		for _, e := range later {
@@ -248,4 +269,51 @@ func TestNodes(t *testing.T) {
 	o.want(t, me+" b [10.244.4.0/24] [192.0.2.5]")
 	s.change("MODIFIED", node("me", "10.244.9.0/24", "192.0.2.1"))
 	o.want(t, "true [10.244.9.0/24] b [10.244.4.0/24] [192.0.2.5]")
+}
+
+// An API server that lags behind answers with a list from before: nodes that have come stay, and those that have gone stay away.
+func TestOldList(t *testing.T) {
+	s := serve(t)
+	s.change("ADDED", node("me", "10.244.1.0/24", "192.0.2.1"))
+	s.change("ADDED", node("a", "10.244.2.0/24", "192.0.2.2"))
+	o := watch(t, s)
+	const me = "true [10.244.1.0/24]"
+	o.want(t, me+" a [10.244.2.0/24] [192.0.2.2]")
+	s.mu.Lock()
+	old := s.list()
+	s.mu.Unlock()
+	s.change("DELETED", node("a"))
+	s.change("ADDED", node("b", "10.244.3.0/24", "192.0.2.3"))
+	const now = me + " b [10.244.3.0/24] [192.0.2.3]"
+	o.want(t, now)
+	s.mu.Lock()
+	s.lags = &old
+	s.stir()
+	s.mu.Unlock()
+	before := s.listed()
+	nettest.Eventually(t, "the watcher to have asked for another list", func() bool { return s.listed() >= before+3 })
+	o.want(t, now)
+	s.mu.Lock()
+	s.lags = nil
+	s.mu.Unlock()
+	s.change("ADDED", node("c", "10.244.4.0/24", "192.0.2.4"))
+	o.want(t, now+" c [10.244.4.0/24] [192.0.2.4]")
+}
+
+// Lists that are older for long are taken for right: the cluster's store was restored from a backup.
+func TestOldListForLong(t *testing.T) {
+	s, now := nodeStore{Watcher: &Watcher{Options: Options{Log: slog.New(slog.DiscardHandler)}}}, time.Now()
+	for _, c := range []struct {
+		version string
+		after   time.Duration
+		taken   bool
+	}{{"9", 0, true}, {"8", 0, false}, {"8", olderFor - 1, false}, {"10", olderFor, true}, {"8", olderFor, false}, {"7", 2 * olderFor, true}} {
+		err := s.fresh(c.version, now.Add(c.after))
+		if (err == nil) != c.taken {
+			t.Errorf("a list of version %s, when the newest is %s, after %s: %v", c.version, s.newest, c.after, err)
+		}
+		if err == nil {
+			s.newest = c.version
+		}
+	}
 }
