@@ -18,9 +18,11 @@ import (
 type node struct {
 	*machine
 	number int
+	host   int    // the last part of its addresses: number, until they change
 	far    bool   // it is behind a router
 	card   int    // which network card it has: each has a MAC of its own
 	bin    string // folder of Berth's programs
+	image  string // file of writeImage
 
 	containerd, kubelet, proxy, berthd *daemon
 }
@@ -35,16 +37,16 @@ func (n *node) cgroup() string {
 
 func (n *node) address4() string {
 	if n.far {
-		return fmt.Sprintf("198.51.100.%d", n.number)
+		return fmt.Sprintf("198.51.100.%d", n.host)
 	}
-	return fmt.Sprintf("192.0.2.%d", n.number)
+	return fmt.Sprintf("192.0.2.%d", n.host)
 }
 
 func (n *node) address6() string {
 	if n.far {
-		return fmt.Sprintf("2001:db8:1::%d", n.number)
+		return fmt.Sprintf("2001:db8:1::%d", n.host)
 	}
-	return fmt.Sprintf("2001:db8::%d", n.number)
+	return fmt.Sprintf("2001:db8::%d", n.host)
 }
 
 // nodeName is the name of the n-th node, from 1 on.
@@ -55,11 +57,11 @@ func startNode(t *testing.T, c *control, number int, far bool, image string) *no
 	t.Helper()
 	at := nettest.Node(t)
 	name := nodeName(number)
-	n := &node{number: number, far: far, bin: programs.Own(t)}
+	n := &node{number: number, host: number, far: far, bin: programs.Own(t), image: image}
 	programs.MakeCgroup(t, n.cgroup())
 	n.machine = startMachine(t, name, at)
 	n.connect()
-	n.startContainerd(image)
+	n.startContainerd()
 	n.startKubelet(c)
 	n.startProxy(c)
 	return n
@@ -92,10 +94,13 @@ func (n *node) connect() {
 	for _, command := range outside {
 		nettest.Run(n.t, nil, command)
 	}
-	for _, command := range append(inside, "ip route add default via "+world4, "ip route add default via "+world6) {
+	for _, command := range append(inside, defaults...) {
 		nettest.Run(n.t, n.net, command)
 	}
 }
+
+// defaults are a node's default routes.
+var defaults = []string{"ip route add default via " + world4, "ip route add default via " + world6}
 
 // containerdConfig is containerd 1.6's (version 2), with its default folders. The native snapshotter copies an image for each
 // container, and works on every file system.
@@ -110,12 +115,12 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
     snapshotter = "native"
 `
 
-func (n *node) startContainerd(image string) {
+func (n *node) startContainerd() {
 	n.t.Helper()
 	n.write("etc/containerd/config.toml", containerdConfig)
 	n.containerd = n.daemon(found(n.t, "containerd"))
 	n.waitContainerd()
-	n.load(image)
+	n.load(n.image)
 }
 
 // waitContainerd waits until the node's containerd serves. A kubelet ends if there is none yet.
@@ -177,8 +182,12 @@ func (n *node) startKubelet(c *control) {
 	n.t.Helper()
 	n.write("etc/kubernetes/kubeconfig", c.kubeconfig(kubeletOf(n.name)))
 	n.write("etc/kubernetes/kubelet.yaml", fmt.Sprintf(kubeletConfig, n.cgroup()))
-	n.kubelet = n.daemon(c.program("kubelet"), "--config=/etc/kubernetes/kubelet.yaml", "--kubeconfig=/etc/kubernetes/kubeconfig",
-		"--hostname-override="+n.name, "--node-ip="+n.address4()+","+n.address6())
+	n.kubelet = n.daemon(c.program("kubelet"), n.kubeletArgs()...)
+}
+
+func (n *node) kubeletArgs() []string {
+	return []string{"--config=/etc/kubernetes/kubelet.yaml", "--kubeconfig=/etc/kubernetes/kubeconfig",
+		"--hostname-override=" + n.name, "--node-ip=" + n.address4() + "," + n.address6()}
 }
 
 // proxyConfig is for a network namespace in which nobody may change the limits of connection tracking.
