@@ -21,7 +21,7 @@ ldflags := -s -w -X $(module)/internal/version.Text=$(VERSION)
 # Modules of their own, so that what they need is not what Berth needs.
 modules := $(patsubst %/go.mod,%,$(shell find build test -name go.mod))
 
-.PHONY: build demo test test-cluster cluster fresh plain model crash deps peers packages before bench conform lint vuln fuzz deb rpm image release reproducible clean help
+.PHONY: build demo test test-cluster test-e2e cluster fresh plain model crash deps peers packages before bench conform lint vuln fuzz deb rpm image release reproducible clean help
 
 # Static, and not position-independent. A PIE needs ld.so (-buildmode=pie), which
 # nodes with musl or with nothing but a kernel lack, or a C toolchain to be static
@@ -45,6 +45,10 @@ test: deps build peers packages before ## every test; as root it first installs 
 
 test-cluster: deps cluster ## Berth in a Kubernetes cluster of three nodes, on this machine (root)
 	$(GO) test $(GOTESTFLAGS) ./test/cluster
+
+test-e2e: deps cluster ## Kubernetes' own conformance tests of networks, in such a cluster: too long for CI
+	GO=$(GO) test/cluster/build e2e
+	$(GO) test $(GOTESTFLAGS) -tags e2e -run 'TestUpstream$$' -count 1 -v -timeout 60m ./test/cluster
 
 fresh: ## what CI runs: the README's commands on a minimal Debian as a plain user, then all checks as root
 	test/fresh tester make demo test
@@ -89,11 +93,13 @@ lint: ## gofmt, go vet, staticcheck, go.mod and its reasons, how much a room imp
 	@bad=$$(find . -name '*.go' -not -path './bin/*' -exec gofmt -l {} +); \
 		test -z "$$bad" || { echo "gofmt would change:"; echo "$$bad"; exit 1; }
 	$(GO) vet ./...
+	$(GO) vet -tags e2e ./test/cluster
 	@set -e; for m in $(modules); do \
 		test -z "$$(find $$m -name '*.go')" || { echo "$(GO) -C $$m vet ./..."; $(GO) -C $$m vet ./...; }; \
 	done
 	$(GO) -C test/tools build -o $(CURDIR)/bin/tools/ honnef.co/go/tools/cmd/staticcheck
 	bin/tools/staticcheck ./...
+	bin/tools/staticcheck -tags e2e ./test/cluster
 	$(GO) mod tidy -diff
 	@for m in $$(awk '/^\t/ && !/indirect/ { print $$1 }' go.mod); do \
 		grep -q "^| .$$m. |" docs/DEPENDENCIES.md || { echo "docs/DEPENDENCIES.md has no reason for $$m"; bad=1; }; \
