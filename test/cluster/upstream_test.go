@@ -30,6 +30,9 @@ var cannot = []struct{ specs, reason string }{
 	{`DNS should provide /etc/hosts entries`, "it compares with what dig finds, and the cluster has no DNS server"},
 	{`Services should be able to change the type from (ClusterIP|NodePort) to ExternalName`, "it asks the cluster's DNS, and there is none"},
 	{`Services should be able to change the type from ExternalName to`, "it asks the cluster's DNS, and there is none"},
+	{`Services should (serve a basic endpoint|serve multiport endpoints|be able to create a functioning NodePort)`,
+		"it reaches the Service by its name, too, and the cluster has no DNS server"},
+	{`Services should (have session affinity work|be able to switch session affinity)`, "it reaches the Service by its name, too, and the cluster has no DNS server"},
 }
 
 // libraries returns the files of a program of the test's machine, and of the libraries that it needs.
@@ -46,11 +49,15 @@ func libraries(t *testing.T, name string) (files []programs.File) {
 	return files
 }
 
-// writeAgnhost writes an image like Kubernetes' agnhost into a file: agnhost, a shell, curl, and pod in nc's place.
-func writeAgnhost(t *testing.T, bin, pod string) (file string) {
+// writeAgnhost writes an image like Kubernetes' agnhost into a file: agnhost and the certificate that it serves with, a shell, curl, and
+// pod in nc's place.
+func writeAgnhost(t *testing.T, c *cluster) (file string) {
 	t.Helper()
 	files := programs.Busybox(t, "cat", "echo", "sleep", "test", "timeout", "true", "false", "hostname", "grep", "ls", "wget", "date", "seq", "tr", "sort")
-	for to, from := range map[string]string{"agnhost": filepath.Join(bin, "agnhost"), "bin/nc": pod} {
+	keys := filepath.Join(c.disk, "etc/kubernetes")
+	for to, from := range map[string]string{
+		"agnhost": c.program("agnhost"), "bin/nc": c.pod, "localhost.crt": filepath.Join(keys, "api.crt"), "localhost.key": filepath.Join(keys, "api.key"),
+	} {
 		content, err := os.ReadFile(from)
 		must(t, err)
 		files = append(files, programs.File{Name: to, Mode: 0o755, Content: content})
@@ -92,7 +99,7 @@ func TestUpstream(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(c.bin, ".stamp-e2e")); err != nil {
 		programs.Missing(t, "Kubernetes' tests are missing: run `make test-e2e`")
 	}
-	image, pause := writeAgnhost(t, c.bin, c.pod), writePause(t, c.pod)
+	image, pause := writeAgnhost(t, c), writePause(t, c.pod)
 	for _, n := range c.nodes {
 		n.load(image)
 		n.load(pause)
