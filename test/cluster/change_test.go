@@ -166,10 +166,7 @@ func replaced(c *cluster, n *node) {
 	began := time.Now()
 	n.start()
 	n.load(n.image)
-	n.berthd.until("berthd to serve", func() bool {
-		_, err := n.run(filepath.Join(n.bin, "berth"), "status")
-		return err == nil
-	})
+	n.berthd.until("berthd to serve", n.serves)
 	n.berth("install")
 	c.waitWhole()
 	c.reach(append(c.deploy("next", 3, 0), c.pods("web")...))

@@ -78,7 +78,7 @@ func (n *node) connect() {
 		"ip link add " + up + " type veth peer name eth0 address " + mac + " netns " + at,
 		"ip link set " + up + " addrgenmode none",
 	}
-	inside := []string{"ip link set eth0 up"}
+	inside := []string{"ip link set eth0 addrgenmode none up", fmt.Sprintf("ip addr add fe80::%d/64 dev eth0 nodad", n.number)} // not of the MAC
 	if n.far {
 		outside = append(outside,
 			"ip link set "+up+" up", "ip addr add "+world4+"/32 dev "+up, "ip addr add "+world6+"/128 dev "+up+" nodad",
@@ -144,11 +144,14 @@ func (n *node) startBerth(c *control) {
 	n.write("etc/berth/kubeconfig", c.kubeconfig(agent))
 	n.write("etc/berth/berthd.yaml", fmt.Sprintf("kubernetes: {node: %s, kubeconfig: /etc/berth/kubeconfig}\n", n.name))
 	n.berthd = n.daemon(filepath.Join(n.bin, "berthd"))
-	n.berthd.until("berthd to serve", func() bool {
-		_, err := n.run(filepath.Join(n.bin, "berth"), "status")
-		return err == nil
-	})
+	n.berthd.until("berthd to serve", n.serves)
 	n.berth("install")
+}
+
+// serves reports whether the node's agent serves requests.
+func (n *node) serves() bool {
+	_, err := n.run(filepath.Join(n.bin, "berth"), "status")
+	return err == nil
 }
 
 // berth runs the CLI, which may not fail.
