@@ -21,7 +21,7 @@ ldflags := -s -w -X $(module)/internal/version.Text=$(VERSION)
 # Modules of their own, so that what they need is not what Berth needs.
 modules := $(patsubst %/go.mod,%,$(shell find build test -name go.mod))
 
-.PHONY: build generate demo test test-cluster cluster fresh plain model crash deps peers packages before bench manifests conform lint vuln fuzz deb rpm image release reproducible clean help
+.PHONY: build generate demo test test-cluster test-e2e cluster fresh plain model crash deps peers packages before bench manifests conform lint vuln fuzz deb rpm image release reproducible clean help
 
 # Static, and not position-independent. A PIE needs ld.so (-buildmode=pie), which
 # nodes with musl or with nothing but a kernel lack, or a C toolchain to be static
@@ -46,6 +46,10 @@ test: deps build peers packages before ## every test; as root it first installs 
 
 test-cluster: deps cluster ## Berth in a Kubernetes cluster of three nodes, on this machine (root)
 	$(GO) test -timeout 30m $(GOTESTFLAGS) ./test/cluster
+
+test-e2e: deps cluster ## Kubernetes' own conformance tests of networks, in such a cluster: too long for CI
+	GO=$(GO) test/cluster/build e2e
+	$(GO) test $(GOTESTFLAGS) -tags e2e -run 'TestUpstream$$' -count 1 -v -timeout 60m ./test/cluster
 
 fresh: ## what CI runs: the README's commands on a minimal Debian as a plain user, then all checks as root
 	test/fresh tester make demo test
@@ -101,11 +105,13 @@ lint: ## gofmt, go vet, staticcheck, go.mod and its reasons, how much a room imp
 	@bad=$$(find . -name '*.go' -not -path './bin/*' -exec gofmt -l {} +); \
 		test -z "$$bad" || { echo "gofmt would change:"; echo "$$bad"; exit 1; }
 	$(GO) vet ./...
+	$(GO) vet -tags e2e ./test/cluster
 	@set -e; for m in $(modules); do \
 		test -z "$$(find $$m -name '*.go')" || { echo "$(GO) -C $$m vet ./..."; $(GO) -C $$m vet ./...; }; \
 	done
 	$(GO) -C test/tools build -o $(CURDIR)/bin/tools/ honnef.co/go/tools/cmd/staticcheck
 	bin/tools/staticcheck ./...
+	bin/tools/staticcheck -tags e2e ./test/cluster
 	@$(MAKE) -s generate && git diff --exit-code api/v1alpha1 deploy/kubernetes/crds || \
 		{ echo "generated files differ from a fresh generation: commit what make generate made"; exit 1; }
 	$(GO) mod tidy -diff

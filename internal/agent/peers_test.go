@@ -112,6 +112,21 @@ func TestOtherNodes(t *testing.T) {
 	r.wantClean()
 }
 
+// Somebody takes the node's only IPv4 address and gives it back, and the kernel takes all routes through the link without a word. The ways are put
+// right when the agent hears of the address.
+func TestWaysOutliveTheNodesAddress(t *testing.T) {
+	segment(t)
+	r := start(t)
+	defer r.keepPeers()()
+	r.cluster.Peers.All([]peers.Node{other("a", "11", "1")})
+	r.wantWays("1 via 11")
+	nettest.Run(t, nil, "ip -4 addr flush dev seg0")
+	nettest.Run(t, nil, "ip addr add 192.0.2.1/24 dev seg0")
+	r.cluster.Peers.Look()
+	r.wantWays("1 via 11")
+	r.wantClean()
+}
+
 func metricOf(t *testing.T, cidr string) string {
 	t.Helper()
 	for line := range strings.Lines(nettest.Snapshot(t, nil).Only("route").String()) {

@@ -92,7 +92,8 @@ func (a *Agent) furnish(o Options) (err error) {
 	}
 	a.mend = mend.New(d, n, a.index, all, mend.Hooks{
 		Drain: a.drain.All, Sweep: a.Sweep, Exposed: a.traffic.Exposed,
-		Forwards: a.ground.Forwards, Forward: a.ground.Forward, Addressed: a.traffic.MappedAnew,
+		Forwards: a.ground.Forwards, Forward: a.ground.Forward,
+		Addressed: func() { a.traffic.MappedAnew(); a.cluster.Peers.Look() },
 	})
 	rooms := cluster.Rooms{Node: n, Ground: a.ground, Traffic: a.traffic, Kept: modes.Kept(a.core, n, a.ground, a.traffic)}
 	if a.cluster, err = cluster.New(d, rooms, o.Config.Kubernetes, o.Version); err != nil {

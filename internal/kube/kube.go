@@ -77,14 +77,14 @@ func (w *Watcher) Keep(ctx context.Context) {
 		all.Go(func() { w.follow(ctx, what, from, o, to) })
 	}
 	all.Go(func() { w.keepCondition(ctx) })
-	follow("nodes", cache.NewListWatchFromClient(w.core, "nodes", metav1.NamespaceAll, fields.Everything()), &corev1.Node{}, nodeStore{w})
+	follow("nodes", cache.NewListWatchFromClient(w.core, "nodes", metav1.NamespaceAll, fields.Everything()), &corev1.Node{}, &nodeStore{w, guard{log: w.Log, what: "nodes"}})
 	if w.Leases == nil {
 		w.keepGiven(ctx)
 		return
 	}
 	mine := fields.OneTermEqualSelector("metadata.name", w.Node)
 	follow("this node's NodeNetwork", cache.NewListWatchFromClient(w.berth, "nodenetworks", metav1.NamespaceAll, mine), &network{}, ownStore{w})
-	follow("NodeNetworks", cache.NewListWatchFromClient(w.berth, "nodenetworks", metav1.NamespaceAll, fields.Everything()), &network{}, networkStore{w})
+	follow("NodeNetworks", cache.NewListWatchFromClient(w.berth, "nodenetworks", metav1.NamespaceAll, fields.Everything()), &network{}, &networkStore{w, guard{log: w.Log, what: "NodeNetworks"}})
 	follow("IPPools", cache.NewListWatchFromClient(w.berth, "ippools", metav1.NamespaceAll, fields.Everything()), &ippool{}, poolStore{w})
 	follow("pods", w.metadata("pods", fields.OneTermEqualSelector("spec.nodeName", w.Node)), &metav1.PartialObjectMetadata{}, podStore{w})
 	w.keepNamespaces(ctx)

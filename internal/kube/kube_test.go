@@ -174,3 +174,43 @@ func TestNodes(t *testing.T) {
 	s.Put("nodes", node("me", "10.244.9.0/24", "192.0.2.1"))
 	o.want(t, "true [10.244.9.0/24] b [10.244.4.0/24] [192.0.2.5]")
 }
+
+// An API server that lags behind answers with a list from before: nodes that have come stay, and those that have gone stay away.
+func TestOldList(t *testing.T) {
+	s := kubetest.Serve(t)
+	s.Put("nodes", node("me", "10.244.1.0/24", "192.0.2.1"))
+	s.Put("nodes", node("a", "10.244.2.0/24", "192.0.2.2"))
+	o := follow(t, s)
+	const me = "true [10.244.1.0/24]"
+	o.want(t, me+" a [10.244.2.0/24] [192.0.2.2]")
+	s.Keep("nodes")
+	s.Delete("nodes", "/a")
+	s.Put("nodes", node("b", "10.244.3.0/24", "192.0.2.3"))
+	const now = me + " b [10.244.3.0/24] [192.0.2.3]"
+	o.want(t, now)
+	s.Lag("nodes")
+	before := s.Listed()
+	nettest.Eventually(t, "the watcher to have asked for another list", func() bool { return s.Listed() >= before+3 })
+	o.want(t, now)
+	s.Lag("")
+	s.Put("nodes", node("c", "10.244.4.0/24", "192.0.2.4"))
+	o.want(t, now+" c [10.244.4.0/24] [192.0.2.4]")
+}
+
+// Lists that are older for long are taken for right: the cluster's store was restored from a backup.
+func TestOldListForLong(t *testing.T) {
+	g, now := guard{log: slog.New(slog.DiscardHandler), what: "nodes"}, time.Now()
+	for _, c := range []struct {
+		version string
+		after   time.Duration
+		taken   bool
+	}{{"9", 0, true}, {"8", 0, false}, {"8", olderFor - 1, false}, {"10", olderFor, true}, {"8", olderFor, false}, {"7", 2 * olderFor, true}} {
+		err := g.fresh(c.version, now.Add(c.after))
+		if (err == nil) != c.taken {
+			t.Errorf("a list of version %s, when the newest is %s, after %s: %v", c.version, g.newest, c.after, err)
+		}
+		if err == nil {
+			g.newest = c.version
+		}
+	}
+}

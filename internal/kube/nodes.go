@@ -3,6 +3,7 @@ package kube
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -91,12 +92,15 @@ func (w *Watcher) place(n *corev1.Node) place { return place{addresses(n), w.cla
 
 // nodeStore hands the nodes that a reflector reads on, and keeps none. If pods have addresses of the cluster's pools, the
 // nodes tell only where they are themselves (ways).
-type nodeStore struct{ *Watcher }
+type nodeStore struct {
+	*Watcher
+	guard
+}
 
-func (s nodeStore) Add(o any) error { return s.Update(o) }
+func (s *nodeStore) Add(o any) error { return s.Update(o) }
 
 // Transformer keeps of a node what counts here, while a reflector collects all nodes.
-func (nodeStore) Transformer() cache.TransformFunc {
+func (*nodeStore) Transformer() cache.TransformFunc {
 	return func(o any) (any, error) {
 		n, ok := o.(*corev1.Node)
 		if !ok {
@@ -117,8 +121,11 @@ func (nodeStore) Transformer() cache.TransformFunc {
 	}
 }
 
-func (s nodeStore) Update(o any) error {
+func (s *nodeStore) Update(o any) error {
 	n, ok := o.(*corev1.Node)
+	if ok {
+		s.note(n.ResourceVersion)
+	}
 	switch {
 	case !ok:
 	case n.Name == s.Node:
@@ -135,8 +142,11 @@ func (s nodeStore) Update(o any) error {
 	return nil
 }
 
-func (s nodeStore) Delete(o any) error {
+func (s *nodeStore) Delete(o any) error {
 	n, ok := o.(*corev1.Node)
+	if ok {
+		s.note(n.ResourceVersion)
+	}
 	switch {
 	case !ok || n.Name == s.Node:
 	case s.Leases != nil:
@@ -147,7 +157,12 @@ func (s nodeStore) Delete(o any) error {
 	return nil
 }
 
-func (s nodeStore) Replace(all []any, _ string) error {
+// Replace takes a list of all nodes. The reflector asks for another list if it returns an error.
+func (s *nodeStore) Replace(all []any, version string) error {
+	if err := s.fresh(version, time.Now()); err != nil {
+		return err
+	}
+	s.newest = version
 	var others []peers.Node
 	where := map[string]place{}
 	for _, o := range all {
@@ -171,4 +186,4 @@ func (s nodeStore) Replace(all []any, _ string) error {
 	return nil
 }
 
-func (nodeStore) Resync() error { return nil }
+func (*nodeStore) Resync() error { return nil }

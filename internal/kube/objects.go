@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -144,25 +145,42 @@ func blocksOf(n *network) (cidrs []netip.Prefix) {
 }
 
 // networkStore hands on which blocks other nodes have.
-type networkStore struct{ *Watcher }
+type networkStore struct {
+	*Watcher
+	guard
+}
 
-func (s networkStore) Add(o any) error { return s.Update(o) }
+func (s *networkStore) Add(o any) error { return s.Update(o) }
 
-func (s networkStore) Update(o any) error {
-	if n, ok := o.(*network); ok && n.Name != s.Node {
+func (s *networkStore) Update(o any) error {
+	n, ok := o.(*network)
+	if !ok {
+		return nil
+	}
+	s.note(n.ResourceVersion)
+	if n.Name != s.Node {
 		s.ways.blocks(strings.Clone(n.Name), blocksOf(n))
 	}
 	return nil
 }
 
-func (s networkStore) Delete(o any) error {
-	if n, ok := o.(*network); ok && n.Name != s.Node {
+func (s *networkStore) Delete(o any) error {
+	n, ok := o.(*network)
+	if !ok {
+		return nil
+	}
+	s.note(n.ResourceVersion)
+	if n.Name != s.Node {
 		s.ways.blocks(n.Name, nil)
 	}
 	return nil
 }
 
-func (s networkStore) Replace(all []any, _ string) error {
+func (s *networkStore) Replace(all []any, version string) error {
+	if err := s.fresh(version, time.Now()); err != nil {
+		return err
+	}
+	s.newest = version
 	what := map[string][]netip.Prefix{}
 	for _, o := range all {
 		if n, ok := o.(*network); ok && n.Name != s.Node {
@@ -173,10 +191,10 @@ func (s networkStore) Replace(all []any, _ string) error {
 	return nil
 }
 
-func (networkStore) Resync() error { return nil }
+func (*networkStore) Resync() error { return nil }
 
 // Transformer keeps of a NodeNetwork what counts here, while a reflector collects all of them.
-func (networkStore) Transformer() cache.TransformFunc {
+func (*networkStore) Transformer() cache.TransformFunc {
 	return func(o any) (any, error) {
 		n, ok := o.(*network)
 		if !ok {

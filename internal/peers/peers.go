@@ -79,6 +79,7 @@ type Peers struct {
 	want       map[string]Node  // by name
 	dirty      map[string]bool  // the nodes for which the ledger may not be as want says
 	anew       bool             // so may be all nodes that the ledger has
+	shaken     bool             // the node may lack what the ledger has
 	failed     map[string]error // why it is not, by node
 	tunnelless error            // why the tunnel is not as it should be
 	wake       chan struct{}    // has a token while dirty is not empty
@@ -141,6 +142,15 @@ func (p *Peers) Drop(name string) {
 	p.stir()
 }
 
+// Look has Keep look whether the node still has the ways, such as when it has got an address: the kernel takes all IPv4 routes
+// through a link with the link's last address, and tells nobody.
+func (p *Peers) Look() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.shaken = true
+	p.stir()
+}
+
 // stir wakes Keep. The caller holds p.mu.
 func (p *Peers) stir() {
 	select {
@@ -200,6 +210,7 @@ func (p *Peers) doubt() {
 // a node has no more, go first, because others may have come to have them.
 func (p *Peers) settle(ctx context.Context) {
 	have := p.owners()
+	p.restore(ctx, have)
 	due := p.due(have)
 	changed := false
 	for _, name := range due {
@@ -225,6 +236,26 @@ func (p *Peers) settle(ctx context.Context) {
 	p.leaveTunnel(ctx, t)
 	if (changed || renewed) && p.Changed != nil {
 		p.Changed(ctx)
+	}
+}
+
+// restore puts the ways right that the node may have lost, if somebody has asked to Look.
+func (p *Peers) restore(ctx context.Context, have owners) {
+	p.mu.Lock()
+	shaken := p.shaken
+	p.shaken = false
+	p.mu.Unlock()
+	if !shaken {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, holding)
+	defer cancel()
+	var ids []hold.ID
+	for _, o := range have {
+		ids = append(ids, o.id)
+	}
+	if err := p.Engine.RepairSoon(ctx, ids...); err != nil {
+		p.Log.Warn("pods of other nodes may not be reached until the sweep has put the ways to them right", "err", err)
 	}
 }
 

@@ -31,8 +31,9 @@ const (
 // control is the cluster's control plane.
 type control struct {
 	*machine
-	bin string // folder of the cluster's programs
-	ca  []byte // certificate, PEM
+	bin    string // folder of the cluster's programs
+	ca     []byte // certificate, PEM
+	agents string // where Berth's agents reach the API server: HOST:PORT
 
 	etcd, api, manager, scheduler *daemon
 }
@@ -55,7 +56,7 @@ func kubeletOf(node string) string { return "system:node:" + node }
 // startControl starts a control plane for these nodes, and returns when the API server is ready.
 func startControl(t *testing.T, bin string, nodes []string) *control {
 	t.Helper()
-	c := &control{machine: startMachine(t, "control", nil), bin: bin}
+	c := &control{machine: startMachine(t, "control", nil), bin: bin, agents: world4 + ":6443"}
 	c.certificates()
 	tokens := []string{admin + ",admin,1,system:masters"}
 	for _, user := range []string{manager, scheduler, proxy, agent, operator} {
@@ -132,14 +133,17 @@ func (c *control) certificates() {
 
 // kubeconfig is how a user reaches the API server.
 func (c *control) kubeconfig(user string) string {
-	data := base64.StdEncoding.EncodeToString(c.ca)
+	data, server := base64.StdEncoding.EncodeToString(c.ca), world4+":6443"
+	if user == agent {
+		server = c.agents
+	}
 	return fmt.Sprintf(`apiVersion: v1
 kind: Config
-clusters: [{name: test, cluster: {server: "https://%s:6443", certificate-authority-data: %s}}]
+clusters: [{name: test, cluster: {server: "https://%s", certificate-authority-data: %s}}]
 users: [{name: test, user: {token: %q}}]
 contexts: [{name: test, context: {cluster: test, user: test}}]
 current-context: test
-`, world4, data, user)
+`, server, data, user)
 }
 
 // kubectl runs kubectl for the cluster's administrator.

@@ -6,11 +6,9 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -19,18 +17,18 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// machine is a computer as far as Kubernetes can see: mount, PID and UTS namespaces, a network namespace, and a
-// folder as its disk. Its first process lives as long as the test; with it the kernel ends all others.
+// machine is a computer as far as Kubernetes can see: mount, PID, UTS and time namespaces, a network namespace, and a
+// folder as its disk. Its first process lives until the machine's power is cut, or the test ends; with it the kernel ends all
+// others.
 type machine struct {
-	t    testing.TB
-	name string
-	disk string    // has the machine's etc, opt, run and var
-	net  *ns.Netns // nil: the test's own
-	pid  int       // of its first process
+	t     testing.TB
+	name  string
+	disk  string    // has the machine's etc, opt, run and var
+	net   *ns.Netns // nil: the test's own
+	boots int       // how many times it has been started
+	first *exec.Cmd // its first process
+	alive io.Closer // the first process ends when the test lets go of it, however the test ends
 }
-
-// machineInit is the Args[0] with which this program is a machine's first process.
-const machineInit = "cluster-init"
 
 // folders are those of a machine's own. The others are the test's.
 var folders = []string{"etc", "opt", "run", "var"}
@@ -50,77 +48,22 @@ func startMachine(t testing.TB, name string, at *ns.Netns) *machine {
 	m.write("etc/os-release", "ID=test\nPRETTY_NAME=\"a machine of a test\"\n")
 	m.write("etc/machine-id", fmt.Sprintf("%032x\n", name))
 
-	first := &exec.Cmd{
-		Path: "/proc/self/exe", Args: []string{machineInit, name, m.disk}, Stderr: os.Stderr,
-		SysProcAttr: &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS},
-	}
-	alive, err := first.StdinPipe() // the first process ends when this test lets go of it, however this test ends
-	must(t, err)
-	said, err := first.StdoutPipe()
-	must(t, err)
-	must(t, nettest.DoIn(at, first.Start))
-	m.pid = first.Process.Pid
-	t.Cleanup(func() {
-		alive.Close()
-		first.Wait()
-	})
-	if ready, _ := io.ReadAll(said); string(ready) != "ready" {
-		t.Fatalf("the first process of %s ended: %q", name, ready)
-	}
+	m.boot()
+	t.Cleanup(m.powerOff)
 	return m
 }
 
-// initMachine is a machine's first process: it makes the new namespaces the machine's, and reaps orphans until its
-// standard input ends.
-func initMachine(name, disk string) int {
-	if err := furnish(name, disk); err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
-		return 1
-	}
-	ended := make(chan os.Signal, 1)
-	signal.Notify(ended, unix.SIGCHLD)
-	os.Stdout.WriteString("ready")
-	os.Stdout.Close()
-	go func() {
-		io.Copy(io.Discard, os.Stdin)
-		os.Exit(0)
-	}()
-	for range ended {
-		for pid := 1; pid > 0; {
-			pid, _ = unix.Wait4(-1, nil, unix.WNOHANG, nil)
-		}
-	}
-	return 0
-}
-
-func furnish(name, disk string) error {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil { // mount --make-rprivate /
-		return fmt.Errorf("making mounts private: %w", err)
-	}
-	for _, dir := range folders { // mount --bind DISK/DIR /DIR
-		if err := unix.Mount(filepath.Join(disk, dir), "/"+dir, "", unix.MS_BIND, ""); err != nil {
-			return fmt.Errorf("mounting /%s: %w", dir, err)
-		}
-	}
-	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
-		return fmt.Errorf("mounting /proc: %w", err)
-	}
-	if err := nettest.FreshSysfs(); err != nil {
-		return err
-	}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil { // as systemd does, for mountPropagation
-		return fmt.Errorf("making mounts shared: %w", err)
-	}
-	return os.NewSyscallError("sethostname", unix.Sethostname([]byte(name)))
-}
-
-// enter starts a command in the machine's namespaces.
+// enter starts a command in the machine's namespaces. Only a program of one thread can enter a time namespace: nsenter, which
+// then becomes the command.
 func (m *machine) enter(cmd *exec.Cmd) error {
+	nsenter := found(m.t, "nsenter")
+	cmd.Args = append([]string{nsenter, "--no-fork", "--time=/proc/1/ns/time", "--", cmd.Path}, cmd.Args[1:]...)
+	cmd.Path = nsenter
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread() // for good: the thread ends with this goroutine
 		started <- func() error {
-			at, err := unix.PidfdOpen(m.pid, 0)
+			at, err := unix.PidfdOpen(m.first.Process.Pid, 0)
 			if err != nil {
 				return os.NewSyscallError("pidfd_open", err)
 			}

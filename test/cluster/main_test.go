@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
@@ -11,7 +12,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Args[0] == machineInit {
+	switch os.Args[0] {
+	case machineClock:
+		fmt.Fprintf(os.Stderr, "%s: beginning the clock: %v\n", os.Args[1], beginClock(os.Args[1], os.Args[2]))
+		os.Exit(1)
+	case machineInit:
 		os.Exit(initMachine(os.Args[1], os.Args[2]))
 	}
 	programs.Main(m)

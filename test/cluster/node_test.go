@@ -19,8 +19,11 @@ import (
 type node struct {
 	*machine
 	number int
+	host   int    // the last part of its addresses: number, until they change
 	far    bool   // it is behind a router
+	card   int    // which network card it has: each has a MAC of its own
 	bin    string // folder of Berth's programs
+	image  string // file of writeImage
 
 	pooled       bool   // its pods get addresses of the cluster's pools, which rest for a second
 	healthConfig string // what berthd.yaml says beyond the node's name, such as ", health: {interval: 1s}"
@@ -38,16 +41,16 @@ func (n *node) cgroup() string {
 
 func (n *node) address4() string {
 	if n.far {
-		return fmt.Sprintf("198.51.100.%d", n.number)
+		return fmt.Sprintf("198.51.100.%d", n.host)
 	}
-	return fmt.Sprintf("192.0.2.%d", n.number)
+	return fmt.Sprintf("192.0.2.%d", n.host)
 }
 
 func (n *node) address6() string {
 	if n.far {
-		return fmt.Sprintf("2001:db8:1::%d", n.number)
+		return fmt.Sprintf("2001:db8:1::%d", n.host)
 	}
-	return fmt.Sprintf("2001:db8::%d", n.number)
+	return fmt.Sprintf("2001:db8::%d", n.host)
 }
 
 // nodeName is the name of the n-th node, from 1 on.
@@ -58,26 +61,29 @@ func startNode(t *testing.T, c *control, number int, far bool, image string) *no
 	t.Helper()
 	at := nettest.Node(t)
 	name := nodeName(number)
-	n := &node{number: number, far: far, bin: programs.Own(t)}
+	n := &node{number: number, host: number, far: far, bin: programs.Own(t), image: image}
 	programs.MakeCgroup(t, n.cgroup())
 	n.machine = startMachine(t, name, at)
-	n.connect(filepath.Base(at.Ref().Path))
-	n.startContainerd(image)
+	n.connect()
+	n.startContainerd()
 	n.startKubelet(c)
 	n.startProxy(c)
 	return n
 }
 
-// connect gives the node, whose network namespace has a name, an uplink into the bridge or, if it is far, to the router alone.
-func (n *node) connect(name string) {
+// uplink is the outer end of the node's link to others.
+func (n *node) uplink() string { return "u" + n.name }
+
+// connect gives the node an uplink into the bridge or, if it is far, to the router alone.
+func (n *node) connect() {
 	n.t.Helper()
-	up := "u" + n.name
+	up, mac, at := n.uplink(), fmt.Sprintf("02:00:00:00:%02x:%02x", n.card, n.number), filepath.Base(n.net.Ref().Path)
 	nettest.Eventually(n.t, "the kernel to have ended a former test's node", func() bool { _, err := net.InterfaceByName(up); return err != nil })
 	outside := []string{
-		"ip link add " + up + " type veth peer name eth0 netns " + name,
+		"ip link add " + up + " type veth peer name eth0 address " + mac + " netns " + at,
 		"ip link set " + up + " addrgenmode none",
 	}
-	inside := []string{"ip link set eth0 up"}
+	inside := []string{"ip link set eth0 addrgenmode none up", fmt.Sprintf("ip addr add fe80::%d/64 dev eth0 nodad", n.number)} // not of the MAC
 	if n.far {
 		outside = append(outside,
 			"ip link set "+up+" up", "ip addr add "+world4+"/32 dev "+up, "ip addr add "+world6+"/128 dev "+up+" nodad",
@@ -93,10 +99,13 @@ func (n *node) connect(name string) {
 	for _, command := range outside {
 		nettest.Run(n.t, nil, command)
 	}
-	for _, command := range append(inside, "ip route add default via "+world4, "ip route add default via "+world6) {
+	for _, command := range append(inside, defaults...) {
 		nettest.Run(n.t, n.net, command)
 	}
 }
+
+// defaults are a node's default routes.
+var defaults = []string{"ip route add default via " + world4, "ip route add default via " + world6}
 
 // containerdConfig is containerd 1.6's (version 2), with its default folders. The native snapshotter copies an image for each
 // container, and works on every file system.
@@ -111,16 +120,22 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
     snapshotter = "native"
 `
 
-func (n *node) startContainerd(image string) {
+func (n *node) startContainerd() {
 	n.t.Helper()
 	n.write("etc/containerd/config.toml", containerdConfig)
 	n.containerd = n.daemon(found(n.t, "containerd"))
+	n.waitContainerd()
+	n.load(n.image)
+}
+
+// waitContainerd waits until the node's containerd serves. A kubelet ends if there is none yet.
+func (n *node) waitContainerd() {
+	n.t.Helper()
 	ctr := found(n.t, "ctr")
 	n.containerd.until("containerd to serve", func() bool {
 		_, err := n.run(ctr, "version")
 		return err == nil
 	})
-	n.load(image)
 }
 
 // load gives the node's containerd an image.
@@ -134,10 +149,7 @@ func (n *node) startBerth(c *control) {
 	n.write("etc/berth/kubeconfig", c.kubeconfig(agent))
 	n.configure()
 	n.berthd = n.daemon(filepath.Join(n.bin, "berthd"))
-	n.berthd.until("berthd to serve", func() bool {
-		_, err := n.run(filepath.Join(n.bin, "berth"), "status")
-		return err == nil
-	})
+	n.berthd.until("berthd to serve", n.serves)
 	n.berth("install")
 }
 
@@ -149,6 +161,12 @@ func (n *node) configure() {
 		addresses, cooldown = ", addresses: pools", "cooldown: 1s\n"
 	}
 	n.write("etc/berth/berthd.yaml", fmt.Sprintf("kubernetes: {node: %s, kubeconfig: /etc/berth/kubeconfig%s%s}\n%s", n.name, addresses, n.healthConfig, cooldown))
+}
+
+// serves reports whether the node's agent serves requests.
+func (n *node) serves() bool {
+	_, err := n.run(filepath.Join(n.bin, "berth"), "status")
+	return err == nil
 }
 
 // berth runs the CLI, which may not fail.
@@ -182,8 +200,12 @@ func (n *node) startKubelet(c *control) {
 	n.t.Helper()
 	n.write("etc/kubernetes/kubeconfig", c.kubeconfig(kubeletOf(n.name)))
 	n.write("etc/kubernetes/kubelet.yaml", fmt.Sprintf(kubeletConfig, n.cgroup()))
-	n.kubelet = n.daemon(c.program("kubelet"), "--config=/etc/kubernetes/kubelet.yaml", "--kubeconfig=/etc/kubernetes/kubeconfig",
-		"--hostname-override="+n.name, "--node-ip="+n.address4()+","+n.address6())
+	n.kubelet = n.daemon(c.program("kubelet"), n.kubeletArgs()...)
+}
+
+func (n *node) kubeletArgs() []string {
+	return []string{"--config=/etc/kubernetes/kubelet.yaml", "--kubeconfig=/etc/kubernetes/kubeconfig",
+		"--hostname-override=" + n.name, "--node-ip=" + n.address4() + "," + n.address6()}
 }
 
 // proxyConfig is for a network namespace in which nobody may change the limits of connection tracking.

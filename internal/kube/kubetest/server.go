@@ -53,6 +53,9 @@ type Server struct {
 	fail    int           // the status of all answers; 0: it serves
 	refuses int           // the status of the answers to patches; 0: it takes them
 	tried   int           // how many patches it got
+	lags    string        // the resource of which it lists what was there at old, and has no watches; empty: none
+	old     Object        // what it lists
+	lists   int           // how many lists it has answered
 	news    chan struct{} // closed at the next change
 	patches []string      // the bodies of all patches that were accepted
 	asked   []string      // what was asked for: METHOD PATH
@@ -156,6 +159,29 @@ func (s *Server) Break(status int) {
 	defer s.mu.Unlock()
 	s.fail = status
 	s.stir()
+}
+
+// Keep notes what there is of a resource now, for Lag.
+func (s *Server) Keep(resource string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.old = s.all(resource, func(Object) bool { return true })
+}
+
+// Lag has the server list what Keep has noted of a resource, and refuse to watch it, as a server does that lags behind another
+// one. Watches of it end. An empty resource: it serves as it should.
+func (s *Server) Lag(resource string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lags = resource
+	s.stir()
+}
+
+// Listed returns how many lists the server has answered.
+func (s *Server) Listed() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lists
 }
 
 // Refuse has the server answer patches with a status, 0: as it should.
@@ -282,24 +308,43 @@ func shape(r *http.Request, o Object) Object {
 
 func (s *Server) list(w http.ResponseWriter, r *http.Request, resource string) {
 	s.mu.Lock()
-	items := []Object{}
-	for _, key := range slices.Sorted(maps.Keys(s.objects[resource])) {
-		if o := s.objects[resource][key]; selects(r, o) {
-			items = append(items, shape(r, o))
+	list := s.all(resource, func(o Object) bool { return selects(r, o) })
+	if s.lists++; s.lags == resource {
+		list = s.old
+	}
+	s.mu.Unlock()
+	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadataList") {
+		list["kind"], list["apiVersion"] = "PartialObjectMetadataList", "meta.k8s.io/v1"
+		items := list["items"].([]Object)
+		for i := range items {
+			items[i] = shape(r, items[i])
 		}
 	}
-	kind, version := kinds[resource], s.version
-	s.mu.Unlock()
-	kind.Kind += "List"
-	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadataList") {
-		kind = metav1.TypeMeta{Kind: "PartialObjectMetadataList", APIVersion: "meta.k8s.io/v1"}
+	_ = json.NewEncoder(w).Encode(list)
+}
+
+// all returns a list of the objects of a resource that are selected. The caller holds s.mu.
+func (s *Server) all(resource string, selected func(Object) bool) Object {
+	items := []Object{}
+	for _, key := range slices.Sorted(maps.Keys(s.objects[resource])) {
+		if o := s.objects[resource][key]; selected(o) {
+			items = append(items, o)
+		}
 	}
-	_ = json.NewEncoder(w).Encode(Object{
-		"kind": kind.Kind, "apiVersion": kind.APIVersion, "metadata": Object{"resourceVersion": strconv.Itoa(version)}, "items": items,
-	})
+	return Object{
+		"kind": kinds[resource].Kind + "List", "apiVersion": kinds[resource].APIVersion,
+		"metadata": Object{"resourceVersion": strconv.Itoa(s.version)}, "items": items,
+	}
 }
 
 func (s *Server) watch(w http.ResponseWriter, r *http.Request, resource string, since int) {
+	s.mu.Lock()
+	lags := s.lags == resource
+	s.mu.Unlock()
+	if lags {
+		refuse(w, http.StatusInternalServerError, "")
+		return
+	}
 	for {
 		s.mu.Lock()
 		var later []event
@@ -309,9 +354,9 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, resource string, 
 			}
 		}
 		since = s.version
-		news, fail := s.news, s.fail
+		news, ends := s.news, s.fail != 0 || s.lags == resource
 		s.mu.Unlock()
-		if fail != 0 {
+		if ends {
 			return
 		}
 		for _, e := range later {

@@ -4,14 +4,17 @@
 //	pod serve           # tells everybody who connects to port 8080 its name ($POD) and the client's address, and then much more
 //	pod ask NAME=ADDR...  # asks others, and fails unless each has its name and sees this pod's own address
 //	pod meet NAME,... ADDR:PORT...  # asks at each place until each of the others has answered there
+//	nc [-v] [-t] [-u] [-w SECONDS] HOST PORT  # sends its standard input, by TCP or UDP, and prints what is answered
 package main
 
 import (
+	"flag"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -25,6 +28,13 @@ const port = "8080"
 var more = strings.Repeat("more ", 20_000)
 
 func main() {
+	if filepath.Base(os.Args[0]) == "nc" {
+		if err := nc(os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	switch os.Args[1] {
 	case "serve":
 		if err := serve(); err != nil {
@@ -53,6 +63,39 @@ func pause() {
 	fmt.Println("ending")
 	linger, _ := time.ParseDuration(os.Getenv("LINGER"))
 	time.Sleep(linger)
+}
+
+// nc is the part of nc(1) that Kubernetes' tests use. It waits for an answer for as long as -w says: to a datagram, for one.
+func nc(args []string) error {
+	flags := flag.NewFlagSet("nc", flag.ContinueOnError)
+	flags.Bool("v", false, "")
+	flags.Bool("t", false, "")
+	udp, wait := flags.Bool("u", false, ""), flags.Int("w", 10, "")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	network := "tcp"
+	if *udp {
+		network = "udp"
+	}
+	limit := time.Duration(*wait) * time.Second
+	conn, err := net.DialTimeout(network, net.JoinHostPort(flags.Arg(0), flags.Arg(1)), limit)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	said, err := io.ReadAll(os.Stdin)
+	if err == nil {
+		_, err = conn.Write(said)
+	}
+	if err != nil {
+		return err
+	}
+	conn.SetReadDeadline(time.Now().Add(limit))
+	answer := make([]byte, 64<<10)
+	n, err := conn.Read(answer)
+	os.Stdout.Write(answer[:n])
+	return err
 }
 
 func serve() error {
