@@ -27,8 +27,8 @@ import (
 
 var (
 	seed  = flag.Uint64("seed", 0, "replay one run of TestModel, verbosely")
-	runs  = flag.Int("runs", 300, "how many runs TestModel has")
-	steps = flag.Int("steps", 1500, "how many steps a run of TestModel has")
+	runs  = flag.Int("runs", 500, "how many runs TestModel has")
+	steps = flag.Int("steps", 2500, "how many steps a run of TestModel has")
 )
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))

@@ -67,6 +67,11 @@ func startPools(t *testing.T, operators int, flags ...string) *pools {
 	}
 	p.mustKubectl("wait", "--for=condition=Established", "crd/ippools.berth.dev", "crd/nodenetworks.berth.dev")
 	p.write("etc/kubernetes/"+operator, p.kubeconfig(operator))
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(p.mustKubectl("get", "ippools,nodenetworks", "-o", "jsonpath={range .items[*]}{.metadata.name} {.spec} {.status}{\"\\n\"}{end}"))
+		}
+	})
 	for i := range operators {
 		args := append([]string{"--kubeconfig=/etc/kubernetes/" + operator, "--namespace=kube-system", "--metrics=0",
 			fmt.Sprintf("--health=127.0.0.1:%d", 9900+i)}, flags...)
