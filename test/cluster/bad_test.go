@@ -146,9 +146,9 @@ func slow(_ http.ResponseWriter, r *http.Request, over <-chan struct{}) bool {
 	return false
 }
 
-// cutting lets each watch live for half a second.
+// cutting lets each watch live for half a second, also one that begins with all that there is.
 func (f *front) cutting(w http.ResponseWriter, r *http.Request, over <-chan struct{}) bool {
-	if kind(r) == "watch" {
+	if r.URL.Query().Get("watch") != "" {
 		time.AfterFunc(500*time.Millisecond, func() {
 			select {
 			case <-over:
