@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/api/v1alpha1"
@@ -301,6 +302,22 @@ func TestLeaseMovesHere(t *testing.T) {
 		return slices.Contains(op.held(), "10.61.0.80/31") && !way("unicast 10.61.0.80/31 dev seg0") && way("unreachable 10.61.0.80/31") && slices.Contains(r.ground.Given().Leases, config.Lease{Pool: "red", CIDR: netip.MustParsePrefix("10.61.0.80/31")}) && r.ground.Lacking("red") == nil
 	})
 	r.wantClean()
+}
+
+// An ADD waits for addresses until its deadline, also if the pool seems to have some and the ADD gets none of them.
+func TestAwaitEnds(t *testing.T) {
+	r, op := startPooled(t, false)
+	stop := r.follows()
+	defer stop()
+	op.wantHeld(t, "10.60.0.0/31")
+	in(t, r, op.ofPod("a", "plain", "", nettest.Pod(t)), "10.60.0.0")
+	nettest.Eventually(t, "the pool to have addresses", func() bool { return r.ground.Pools.Available("blue", r.core.Clock.Now()) == nil })
+	if r.ground.Await(t.Context(), "blue", "x", time.Now().Add(-time.Second), false) {
+		t.Error("an ADD whose deadline has passed is told to try again")
+	}
+	if r.ground.Await(t.Context(), "blue", "x", time.Now().Add(10*time.Millisecond), true) {
+		t.Error("an ADD is told to try again, and nothing has changed")
+	}
 }
 
 // A node gives back its last block, too, although its health responder has an address of it.

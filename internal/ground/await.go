@@ -32,7 +32,7 @@ func (g *Ground) Choose(ctx context.Context, pod *api.Pod, named, who string) (s
 	if err != nil || g.CIDRs(pool) != nil {
 		return pool, err
 	}
-	if !g.Await(ctx, pool, who, g.Deadline()) {
+	if !g.Await(ctx, pool, who, g.Deadline(), false) {
 		return "", cni.Errorf(cni.CodeTryAgain, "no address yet", "the node has no block of pool %s yet", pool)
 	}
 	return pool, nil
@@ -59,8 +59,9 @@ const moreLimit = 2 * time.Second
 
 // Await waits until a pool of the cluster has addresses, after an ADD for `who` has found none, and has the node ask for more. It
 // waits aside (turn.Aside), until deadline at most, and reports whether the pool has addresses now. A pool that is
-// not the cluster's gets no more: Await does not wait.
-func (g *Ground) Await(ctx context.Context, pool, who string, deadline time.Time) bool {
+// not the cluster's gets no more: Await does not wait. again says that the pool has had addresses once, and the ADD has got none
+// of them, such as while nobody can say what the kernel remembers of them: then Await waits for another change of the pools first.
+func (g *Ground) Await(ctx context.Context, pool, who string, deadline time.Time, again bool) bool {
 	if g.Hooks.Cluster == nil || g.OwnPool(pool) {
 		return false
 	}
@@ -70,13 +71,13 @@ func (g *Ground) Await(ctx context.Context, pool, who string, deadline time.Time
 	defer cancel()
 	waiting, over, keeps := turn.Aside(ctx)
 	defer over()
-	for !keeps {
-		if g.Pools.Available(pool, g.Clock.Now()) == nil {
+	for !keeps && ctx.Err() == nil {
+		if !again && g.Pools.Available(pool, g.Clock.Now()) == nil {
 			return true
 		}
 		select {
 		case <-changed:
-			changed = *g.changed.Load()
+			changed, again = *g.changed.Load(), false
 		case <-waiting.Done():
 			return false
 		}

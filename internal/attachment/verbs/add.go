@@ -341,7 +341,7 @@ func (v *Verbs) plan(ctx context.Context, add *addition) (hold.Owner, func(), er
 func (v *Verbs) planOnce(ctx context.Context, add *addition) (hold.Owner, func(), error) {
 	pool, deadline := add.record.Pool, v.ground.Deadline()
 	o, undo, err := add.mode.Plan(ctx, hold.NewID(), add.record, add.conf)
-	for answer.Exhausted(err) && v.ground.Await(ctx, pool, add.who(), deadline) {
+	for tried := false; answer.Exhausted(err) && v.ground.Await(ctx, pool, add.who(), deadline, tried); tried = true {
 		o, undo, err = add.mode.Plan(ctx, hold.NewID(), add.record, add.conf)
 	}
 	if err == nil {
