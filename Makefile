@@ -88,9 +88,9 @@ cluster: ## the programs of Kubernetes and etcd, into the user's cache folder, a
 bench: build peers ## measure Berth beside its peers, into docs/BENCHMARKS.md
 	$(GO) run ./test/bench -out docs/BENCHMARKS.md
 
-manifests: ## the plain manifest of the Helm chart, into deploy/kubernetes
-	$(GO) -C test/helm run ./manifest ../../deploy/helm/berth >bin/manifest.yaml
-	mv bin/manifest.yaml deploy/kubernetes/berth.yaml
+manifests: ## the plain manifests of the Helm chart, into deploy/kubernetes
+	cp deploy/kubernetes/crds/*.yaml deploy/helm/berth/files/crds/
+	$(GO) -C test/helm run ./manifest ../../deploy/helm/berth ../../deploy/kubernetes
 
 conform: build peers ## hold Berth and the reference plugins to the specification, into docs/CONFORMANCE.md
 	$(GO) run ./test/conform -out docs/CONFORMANCE.md

@@ -12,8 +12,17 @@ import (
 	"helm.sh/helm/v4/pkg/release"
 )
 
-// Header is what the plain manifest begins with.
-const Header = `# Berth as the network of a Kubernetes cluster: kubectl apply -f berth.yaml
+// Manifest is a plain manifest, for people who do not use Helm.
+type Manifest struct {
+	File   string // in deploy/kubernetes
+	header string // what it begins with
+	values map[string]any
+}
+
+// Manifests are all plain manifests.
+var Manifests = []Manifest{{
+	File: "berth.yaml",
+	header: `# Berth as the network of a Kubernetes cluster: kubectl apply -f berth.yaml
 #
 # This is the chart deploy/helm/berth with its default values. ` + "`make manifests`" + ` writes it: change the chart instead.
 #
@@ -23,7 +32,26 @@ const Header = `# Berth as the network of a Kubernetes cluster: kubectl apply -f
 #
 # When the DaemonSet goes, or its pods are replaced, the plugin and its configuration stay on the nodes, and so do the pods'
 # networks: pods can be deleted without an agent. docs/KUBERNETES.md says how to take Berth away.
-`
+`}, {
+	File: "pools.yaml",
+	header: `# Berth as the network of a Kubernetes cluster whose nodes share pools of addresses (IPPool):
+# kubectl apply --server-side -f pools.yaml
+#
+# This is the chart deploy/helm/berth with the value pools.enabled. ` + "`make manifests`" + ` writes it: change the chart instead. It has all
+# that berth.yaml has, the definitions of IPPool and NodeNetwork, and the operator, which shares the pools out to the nodes. Nodes
+# get addresses when there is a pool: docs/KUBERNETES.md has one.
+`,
+	values: map[string]any{"pools": map[string]any{"enabled": true}},
+}}
+
+// Text renders a plain manifest of the chart in a folder.
+func (m Manifest) Text(dir string) (string, error) {
+	r, err := Render(dir, "kube-system", m.values)
+	if err != nil {
+		return "", err
+	}
+	return m.header + r.plain(), nil
+}
 
 // kubernetes is the version of the cluster for which charts are rendered: that of test/cluster.
 const kubernetes = "v1.36.3"
@@ -57,10 +85,9 @@ func Render(dir, namespace string, values map[string]any) (r Rendered, err error
 	return Rendered{Manifest: of.Manifest(), Notes: of.Notes()}, nil
 }
 
-// Plain is the manifest for people who do not use Helm.
-func (r Rendered) Plain() string {
+// plain returns the objects without what Helm writes about their templates.
+func (r Rendered) plain() string {
 	var b strings.Builder
-	b.WriteString(Header)
 	for line := range strings.Lines(strings.TrimPrefix(r.Manifest, "---\n")) {
 		line = strings.TrimRight(line, " \n")
 		if line != "" && !strings.HasPrefix(line, "# Source: ") { // of Helm's: the file of the object's template

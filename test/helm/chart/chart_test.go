@@ -16,7 +16,9 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-net/berth/internal/config"
@@ -46,6 +48,16 @@ func object(kind string) (any, error) {
 		return &rbacv1.ClusterRole{}, nil
 	case "ClusterRoleBinding":
 		return &rbacv1.ClusterRoleBinding{}, nil
+	case "CustomResourceDefinition":
+		return &apiextensionsv1.CustomResourceDefinition{}, nil
+	case "Deployment":
+		return &appsv1.Deployment{}, nil
+	case "PodDisruptionBudget":
+		return &policyv1.PodDisruptionBudget{}, nil
+	case "Role":
+		return &rbacv1.Role{}, nil
+	case "RoleBinding":
+		return &rbacv1.RoleBinding{}, nil
 	case "DaemonSet":
 		return &appsv1.DaemonSet{}, nil
 	case "ValidatingAdmissionPolicy":
@@ -103,15 +115,33 @@ func berthd(t *testing.T, all []any) *config.Config {
 	return c
 }
 
-// The plain manifest is the chart with its default values.
+// The plain manifests are the chart with its default values, and with pools.
 func TestPlain(t *testing.T) {
+	for _, m := range Manifests {
+		text, err := m.Text(dir)
+		must(t, err)
+		have, err := os.ReadFile("../../../deploy/kubernetes/" + m.File)
+		must(t, err)
+		if string(have) != text {
+			t.Errorf("deploy/kubernetes/%s is not what the chart says: `make manifests` writes it", m.File)
+		}
+	}
+	crds, err := filepath.Glob(dir + "/files/crds/*.yaml")
+	must(t, err)
+	for _, file := range crds {
+		mine, err := os.ReadFile(file)
+		must(t, err)
+		generated, err := os.ReadFile("../../../deploy/kubernetes/crds/" + filepath.Base(file))
+		must(t, err)
+		if string(mine) != string(generated) {
+			t.Errorf("%s is not what `make generate` made: `make manifests` copies it", file)
+		}
+	}
+	if len(crds) != 2 {
+		t.Errorf("the chart has the definitions %q", crds)
+	}
 	r, err := Render(dir, "kube-system", nil)
 	must(t, err)
-	have, err := os.ReadFile("../../../deploy/kubernetes/berth.yaml")
-	must(t, err)
-	if string(have) != r.Plain() {
-		t.Error("deploy/kubernetes/berth.yaml is not what the chart says: `make manifests` writes it")
-	}
 	if !strings.Contains(r.Notes, "rollout status daemonset/berth") {
 		t.Errorf("the notes do not say how to see that Berth runs:\n%s", r.Notes)
 	}
@@ -141,12 +171,13 @@ config:
   forwarding: true
   fullNotReady: true
   history: {records: 100000, age: 1h30m}
-  kubernetes: {addresses: pools, health: {enabled: false, interval: 1m, port: 9000}, routing: vxlan, vxlan: {vni: 16777215, port: 8472}}
+  kubernetes: {health: {enabled: false, interval: 1m, port: 9000}, routing: vxlan, vxlan: {vni: 16777215, port: 8472}}
   concurrency: 32
   sweepInterval: 10s
   metrics: "127.0.0.1:9477"
   tracing: {endpoint: "http://127.0.0.1:4318", sampling: 0.5}
   logLevel: debug
+pools: {enabled: true, operator: {replicas: 3, nodes: "kubernetes.io/os=linux,a!=b", resources: {limits: {memory: 1Gi}}}}
 apiServer: {host: "2001:db8::1", port: 6444}
 cni: {binDir: /usr/lib/cni, confDir: /etc/other/net.d}
 agent:
@@ -198,6 +229,23 @@ func TestValues(t *testing.T) {
 			t.Errorf("%s: the DaemonSet is %+v", what, d.Spec)
 		}
 	}
+	if !c.Kubernetes.FromPools() || c.Kubernetes.Health.Enabled || c.Kubernetes.Health.Port != 9000 {
+		t.Errorf("the agents' configuration is %+v", c.Kubernetes)
+	}
+	o := one[appsv1.Deployment](t, all)
+	operator := o.Spec.Template.Spec.Containers[0]
+	for what, is := range map[string]bool{
+		"replicas":     *o.Spec.Replicas == 3,
+		"image":        operator.Image == agent.Image && operator.ImagePullPolicy == "Always",
+		"pull secrets": len(o.Spec.Template.Spec.ImagePullSecrets) == 2,
+		"API server":   env(operator, "KUBERNETES_SERVICE_HOST") == "2001:db8::1" && env(operator, "KUBERNETES_SERVICE_PORT") == "6444",
+		"nodes":        slices.Contains(operator.Command, "--nodes=kubernetes.io/os=linux,a!=b"),
+		"resources":    operator.Resources.Limits.Memory().String() == "1Gi",
+	} {
+		if !is {
+			t.Errorf("%s: the operator's Deployment is %+v", what, o.Spec)
+		}
+	}
 	digest := "sha256:" + strings.Repeat("0a", 32)
 	pod = one[appsv1.DaemonSet](t, objects(t, "image: {tag: v9, digest: "+digest+"}")).Spec.Template.Spec
 	if image := pod.Containers[1].Image; image != "ghcr.io/berth-net/berth@"+digest {
@@ -239,6 +287,33 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
+// Without pools there is no definition and no operator, and the agents have no right that they do not use. With pools, the release
+// leaves the definitions when it goes, because all pools would go with them.
+func TestPools(t *testing.T) {
+	for _, o := range objects(t, "") {
+		switch o := o.(type) {
+		case *apiextensionsv1.CustomResourceDefinition, *appsv1.Deployment:
+			t.Errorf("there are no pools, and the chart has %T", o)
+		case *rbacv1.ClusterRole:
+			if len(o.Rules) != 2 {
+				t.Errorf("without pools, the agents may do this: %+v", o.Rules)
+			}
+		}
+	}
+	crds := 0
+	for _, o := range objects(t, "pools: {enabled: true}") {
+		if crd, is := o.(*apiextensionsv1.CustomResourceDefinition); is {
+			crds++
+			if crd.Annotations["helm.sh/resource-policy"] != "keep" || len(crd.Spec.Versions) == 0 {
+				t.Errorf("%s: %v", crd.Name, crd.Annotations)
+			}
+		}
+	}
+	if crds != 2 {
+		t.Errorf("the chart has %d definitions", crds)
+	}
+}
+
 // The schema refuses nonsense, and says what and where it is.
 func TestSchema(t *testing.T) {
 	for text, says := range map[string]string{
@@ -264,6 +339,9 @@ func TestSchema(t *testing.T) {
 		"config: {cooldown: 65}":                     "'/config/cooldown'",
 		"config: {masquerade: {exclude: []}}":        "additional properties 'exclude' not allowed",
 		"config: {logLevel: chatty}":                 "'/config/logLevel'",
+		"config: {kubernetes: {addresses: pools}}":   "'/config/kubernetes/addresses'",
+		"pools: {enabled: yes please}":               "'/pools/enabled'",
+		"pools: {operator: {replicas: 0}}":           "'/pools/operator/replicas'",
 	} {
 		if _, err := Render(dir, "kube-system", values(t, text)); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v; want %s", text, err, says)

@@ -5,5 +5,6 @@
 
 {{- define "berth.berthd.yaml" -}}
 {{- $kubernetes := .Values.config.kubernetes | default dict -}}
+{{- if .Values.pools.enabled }}{{ $kubernetes = merge (dict "addresses" "pools") $kubernetes }}{{ end -}}
 {{ merge (dict "kubernetes" $kubernetes) .Values.config | toYaml }}
 {{- end }}
