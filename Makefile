@@ -29,10 +29,14 @@ modules := $(patsubst %/go.mod,%,$(shell find build test -name go.mod))
 # 2.1 ms, as a PIE 2.7 and as a static one 3.0; `berthd --version` 5.8 and 8.2 (p50 of
 # 1,500 and of 60 by turns, 2 cores). What it would make harder, the use of a
 # memory error, Go without cgo has few of.
-build: ## the programs, static, into bin/: berth, berthd, berth-cni (default)
-	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(ldflags)' -o $(BIN)/ ./cmd/...
+go_build = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(ldflags)' -o $(BIN)/
 
-demo: build ## a node with 20 pods in fresh namespaces, killed half-way; needs nothing but Go
+build: ## the programs, static, into bin/: berth, berthd, berth-cni, berth-operator (default)
+	$(go_build) ./cmd/...
+
+# Not berth-operator, which takes minutes to compile.
+demo: ## a node with 20 pods in fresh namespaces, killed half-way; needs nothing but Go
+	$(go_build) ./cmd/berth ./cmd/berthd ./cmd/berth-cni
 	@bin/berth demo
 
 # Tests of other modules read files outside of these, which `go test` does not see when it looks into its cache.
