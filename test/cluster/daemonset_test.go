@@ -59,6 +59,7 @@ func TestDaemonSet(t *testing.T) {
 	empty := c.states()
 	c.reach(c.deploy("web", 6, 0))
 	c.serveHostPort()
+	c.asksAgents()
 	c.mustKubectl("rollout", "restart", "--namespace=kube-system", "daemonset/berth")
 	for round := range 3 {
 		c.mustKubectl("scale", "deployment/web", "--replicas=0")
