@@ -222,6 +222,9 @@ func TestOperator(t *testing.T) {
 	}
 }
 
+// columns is how docs/KUBERNETES.md shows blocks.
+const columns = "-o=custom-columns=NODE:.metadata.name,BLOCKS:.spec.blocks[*].cidr,HELD:.status.held[*].cidr"
+
 // What people can get wrong: each shows, and takes nothing from a node.
 func TestOperatorFailures(t *testing.T) {
 	p := startPools(t, 1)
@@ -262,11 +265,17 @@ func TestOperatorFailures(t *testing.T) {
 	p.node("n2", map[string]int32{"a": 2})
 	p.until("both nodes to have what they need", func() bool { return p.fits("a") })
 	before := p.network("n1")
-	t.Log("\n" + p.mustKubectl("get", "ippools,nodenetworks", "-o", "wide"))
-	for _, column := range []string{"10.200.0.0/29", "Ready", before.Spec.Blocks[0].CIDR} {
-		if out := p.mustKubectl("get", "ippools,nodenetworks"); !strings.Contains(out, column) {
-			t.Errorf("kubectl get shows no %s:\n%s", column, out)
+	for _, style := range []string{"", "-o=wide", columns} {
+		out := p.mustKubectl(slices.DeleteFunc([]string{"get", "nodenetworks", style}, func(s string) bool { return s == "" })...)
+		t.Log("\n" + out)
+		for _, b := range before.Spec.Blocks {
+			if shown := strings.Contains(out, b.CIDR); shown != (style != "") {
+				t.Errorf("kubectl get %s shows %s: %t", style, b.CIDR, shown)
+			}
 		}
+	}
+	if out := p.mustKubectl("get", "ippools"); !strings.Contains(out, "10.200.0.0/29") || !strings.Contains(out, "Ready") {
+		t.Errorf("kubectl get ippools shows:\n%s", out)
 	}
 
 	// A NodeNetwork that is deleted under a running agent stays; one that is deleted by force comes back with its blocks.
