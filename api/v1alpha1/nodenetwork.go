@@ -2,18 +2,20 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+// A column shows only the first of what its path finds: a path with [*] would hide the others. A list as a whole is shown as JSON.
+
 // NodeNetwork is what one node has of the cluster's pools. It has the Node's name, and the Node owns it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=nn
 // +kubebuilder:subresource:status
-// +kubebuilder:printcolumn:name="Blocks",type=string,JSONPath=`.spec.blocks[*].cidr`
-// +kubebuilder:printcolumn:name="Held",type=string,JSONPath=`.status.held[*].cidr`
-// +kubebuilder:printcolumn:name="Used",type=string,JSONPath=`.status.pools[*].used`
-// +kubebuilder:printcolumn:name="Free",type=string,JSONPath=`.status.pools[*].free`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Refused",type=string,JSONPath=`.status.conditions[?(@.type=="Refused")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Addresses",type=string,JSONPath=`.status.addresses`,priority=1
+// +kubebuilder:printcolumn:name="Figures",type=string,JSONPath=`.status.pools`,priority=1
+// +kubebuilder:printcolumn:name="Blocks",type=string,JSONPath=`.spec.blocks`,priority=1
 type NodeNetwork struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

@@ -2,14 +2,12 @@ package operator
 
 import (
 	"context"
-	"maps"
-	"reflect"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -32,7 +30,7 @@ const (
 // control sets the controllers up: one looks at pools, one after the other, and one at nodes.
 func control(manager ctrl.Manager, sharer *share.Sharer) error {
 	cached := manager.GetCache()
-	all := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request {
+	every := func(ctx context.Context) []reconcile.Request {
 		var l v1alpha1.IPPoolList
 		_ = cached.List(ctx, &l, client.UnsafeDisableDeepCopy) // fails only before the cache is there
 		var names []string
@@ -40,11 +38,12 @@ func control(manager ctrl.Manager, sharer *share.Sharer) error {
 			names = append(names, p.Name)
 		}
 		return requestsFor(names)
-	})
+	}
+	all := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request { return every(ctx) })
+	networks := networkHandler(every)
 	err := ctrl.NewControllerManagedBy(manager).Named("pool").
-		Watches(&v1alpha1.IPPool{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.IPPool{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.NodeNetwork{}, networkHandler(), builder.WithPredicates(networkChanged)).
+		Watches(&v1alpha1.IPPool{}, all, builder.WithPredicates(poolChanged)).
+		Watches(&v1alpha1.NodeNetwork{}, networks, builder.WithPredicates(networkChanged)).
 		Watches(&corev1.Node{}, all, builder.WithPredicates(nodeChanged)).
 		Complete(reconcile.Func(func(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 			began := time.Now()
@@ -92,33 +91,41 @@ func requestsFor(names []string) (all []reconcile.Request) {
 	return all
 }
 
-// networkHandler asks for the pools that a NodeNetwork has blocks or needs of.
-func networkHandler() handler.EventHandler {
-	return handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
-		n := o.(*v1alpha1.NodeNetwork)
-		names := map[string]bool{}
-		for _, r := range n.Status.Requests {
-			names[r.Pool] = true
+// networkHandler asks for the pools that a NodeNetwork's change counts for.
+func networkHandler(every func(context.Context) []reconcile.Request) handler.EventHandler {
+	ask := func(ctx context.Context, was, is *v1alpha1.NodeNetwork, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		names, all := share.NetworkPools(was, is)
+		requests := requestsFor(names)
+		if all {
+			requests = every(ctx)
 		}
-		for _, b := range slices.Concat(n.Spec.Blocks, n.Status.Held) {
-			names[b.Pool] = true
+		for _, r := range requests {
+			queue.Add(r)
 		}
-		return requestsFor(slices.Collect(maps.Keys(names)))
-	})
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			ask(ctx, nil, e.Object.(*v1alpha1.NodeNetwork), q)
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			ask(ctx, e.ObjectOld.(*v1alpha1.NodeNetwork), e.ObjectNew.(*v1alpha1.NodeNetwork), q)
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			ask(ctx, e.Object.(*v1alpha1.NodeNetwork), nil, q)
+		},
+	}
 }
 
-// networkChanged leaves out what changes for people alone, such as figures.
 var networkChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	a, b := e.ObjectOld.(*v1alpha1.NodeNetwork), e.ObjectNew.(*v1alpha1.NodeNetwork)
-	return !reflect.DeepEqual(a.Spec, b.Spec) || !reflect.DeepEqual(a.Status.Requests, b.Status.Requests) ||
-		!reflect.DeepEqual(a.Status.Held, b.Status.Held) || a.UID != b.UID || a.DeletionTimestamp.IsZero() != b.DeletionTimestamp.IsZero() ||
-		!slices.Equal(a.Finalizers, b.Finalizers) || !reflect.DeepEqual(a.OwnerReferences, b.OwnerReferences)
+	return share.NetworkMatters(e.ObjectOld.(*v1alpha1.NodeNetwork), e.ObjectNew.(*v1alpha1.NodeNetwork))
 }}
 
-// nodeChanged leaves out nodes' heartbeats.
 var nodeChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	a, b := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
-	return a.UID != b.UID || !maps.Equal(a.Labels, b.Labels) || !reflect.DeepEqual(a.Status.Addresses, b.Status.Addresses)
+	return share.NodeMatters(e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node))
+}}
+
+var poolChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	return share.PoolMatters(e.ObjectOld.(*v1alpha1.IPPool), e.ObjectNew.(*v1alpha1.IPPool))
 }}
 
 func init() { metrics.Registry.MustRegister(passSeconds, poolBlocks, poolGiven, poolNodes, poolReady) }

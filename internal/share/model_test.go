@@ -153,6 +153,7 @@ func (o *operator) act() {
 	if o.client.Before == nil {
 		c := o.client
 		c.Before = func(write bool) apitest.Fate { return o.fate(c, write) }
+		c.Reading = func() { o.fate(c, false) } // others may act; what fails then, fails at the next call
 	}
 	if o.calm || o.IntN(o.lag) == 0 {
 		o.client.Cache.Advance(1 + o.IntN(1<<o.IntN(8)))

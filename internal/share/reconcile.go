@@ -242,6 +242,7 @@ func (p *pass) free(everybody bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, f := range p.families {
+		before := f.given.Len()
 		lost := f.given.Minus(numbers(all, f)).Minus(p.noted(f))
 		for b := range p.returned.blocks {
 			at, ok := p.families.find(b)
@@ -257,6 +258,9 @@ func (p *pass) free(everybody bool) {
 		}
 		if everybody {
 			f.given = f.given.Minus(lost)
+		}
+		if f.given.Len() < before && slices.Contains(f.closed, true) {
+			p.again = true // what the pool claims may go now, and what was said of it
 		}
 	}
 }

@@ -57,27 +57,40 @@ func startPools(t *testing.T, operators int, flags ...string) *pools {
 		Host: "https://" + world4 + ":6443", BearerToken: admin, QPS: -1, TLSClientConfig: rest.TLSClientConfig{CAData: p.ca},
 	}, client.Options{Scheme: scheme})
 	must(t, err)
-	deployed := filepath.Join(programs.Tree(t), "deploy/kubernetes")
-	for _, file := range []string{"crds/berth.dev_ippools.yaml", "crds/berth.dev_nodenetworks.yaml", "operator.yaml"} {
-		raw, err := os.ReadFile(filepath.Join(deployed, file))
-		must(t, err)
-		// The Deployment has no node to run on: the test runs the operator as a user who has the service account's rights.
-		p.apply(strings.ReplaceAll(string(raw), "{kind: ServiceAccount, name: berth-operator, namespace: kube-system}",
-			"{kind: User, name: berth-operator, apiGroup: rbac.authorization.k8s.io}"))
-	}
-	p.mustKubectl("wait", "--for=condition=Established", "crd/ippools.berth.dev", "crd/nodenetworks.berth.dev")
-	p.write("etc/kubernetes/"+operator, p.kubeconfig(operator))
+	p.installOperator()
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(p.mustKubectl("get", "ippools,nodenetworks", "-o", "jsonpath={range .items[*]}{.metadata.name} {.spec} {.status}{\"\\n\"}{end}"))
 		}
 	})
 	for i := range operators {
-		args := append([]string{"--kubeconfig=/etc/kubernetes/" + operator, "--namespace=kube-system", "--metrics=0",
-			fmt.Sprintf("--health=127.0.0.1:%d", 9900+i)}, flags...)
-		p.operators = append(p.operators, p.daemon(filepath.Join(programs.Own(t), "berth-operator"), args...))
+		p.operators = append(p.operators, p.startOperator(i, flags...))
 	}
 	return p
+}
+
+// installOperator makes what operators need: the CRDs, and a user who has their rights.
+func (c *control) installOperator() {
+	c.t.Helper()
+	deployed := filepath.Join(programs.Tree(c.t), "deploy/kubernetes")
+	for _, file := range []string{"crds/berth.dev_ippools.yaml", "crds/berth.dev_nodenetworks.yaml", "operator.yaml"} {
+		raw, err := os.ReadFile(filepath.Join(deployed, file))
+		must(c.t, err)
+		// The Deployment's image is nowhere: the test runs the operator as a user who has the service account's rights.
+		c.apply(strings.ReplaceAll(string(raw), "{kind: ServiceAccount, name: berth-operator, namespace: kube-system}",
+			"{kind: User, name: berth-operator, apiGroup: rbac.authorization.k8s.io}"))
+	}
+	c.mustKubectl("wait", "--for=condition=Established", "crd/ippools.berth.dev", "crd/nodenetworks.berth.dev")
+	c.mustKubectl("scale", "deployment/berth-operator", "--namespace=kube-system", "--replicas=0")
+	c.write("etc/kubernetes/"+operator, c.kubeconfig(operator))
+}
+
+// startOperator starts the ith operator on the control plane's machine.
+func (c *control) startOperator(i int, flags ...string) *daemon {
+	c.t.Helper()
+	args := append([]string{"--kubeconfig=/etc/kubernetes/" + operator, "--namespace=kube-system", "--metrics=0",
+		fmt.Sprintf("--health=127.0.0.1:%d", 9900+i)}, flags...)
+	return c.daemon(filepath.Join(programs.Own(c.t), "berth-operator"), args...)
 }
 
 // node makes a Node, and its agent.
@@ -222,6 +235,9 @@ func TestOperator(t *testing.T) {
 	}
 }
 
+// columns is how docs/KUBERNETES.md shows blocks.
+const columns = "-o=custom-columns=NODE:.metadata.name,BLOCKS:.spec.blocks[*].cidr,HELD:.status.held[*].cidr"
+
 // What people can get wrong: each shows, and takes nothing from a node.
 func TestOperatorFailures(t *testing.T) {
 	p := startPools(t, 1)
@@ -262,11 +278,17 @@ func TestOperatorFailures(t *testing.T) {
 	p.node("n2", map[string]int32{"a": 2})
 	p.until("both nodes to have what they need", func() bool { return p.fits("a") })
 	before := p.network("n1")
-	t.Log("\n" + p.mustKubectl("get", "ippools,nodenetworks", "-o", "wide"))
-	for _, column := range []string{"10.200.0.0/29", "Ready", before.Spec.Blocks[0].CIDR} {
-		if out := p.mustKubectl("get", "ippools,nodenetworks"); !strings.Contains(out, column) {
-			t.Errorf("kubectl get shows no %s:\n%s", column, out)
+	for _, style := range []string{"", "-o=wide", columns} {
+		out := p.mustKubectl(slices.DeleteFunc([]string{"get", "nodenetworks", style}, func(s string) bool { return s == "" })...)
+		t.Log("\n" + out)
+		for _, b := range before.Spec.Blocks {
+			if shown := strings.Contains(out, b.CIDR); shown != (style != "") {
+				t.Errorf("kubectl get %s shows %s: %t", style, b.CIDR, shown)
+			}
 		}
+	}
+	if out := p.mustKubectl("get", "ippools"); !strings.Contains(out, "10.200.0.0/29") || !strings.Contains(out, "Ready") {
+		t.Errorf("kubectl get ippools shows:\n%s", out)
 	}
 
 	// A NodeNetwork that is deleted under a running agent stays; one that is deleted by force comes back with its blocks.

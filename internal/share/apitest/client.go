@@ -19,6 +19,8 @@ type Client struct {
 	Cache *Cache
 	// Before is called before each call, and says what becomes of it. nil: all goes well.
 	Before func(write bool) Fate
+	// Reading is called before each read of the cached NodeNetworks, if it is set.
+	Reading func()
 	// Lies are bugs to plant: what the caller takes for live or for safe, and is not.
 	Lies Lies
 	// Events are called with each event.
@@ -26,7 +28,8 @@ type Client struct {
 	// ServiceCIDRs are those of the cluster's services.
 	ServiceCIDRs []netip.Prefix
 
-	pools []*v1alpha1.IPPool // as they were when the caller last read the cache
+	pools []*v1alpha1.IPPool // as they were before the caller last read the cache
+	node  *corev1.Node       // as it was before the caller last read a NodeNetwork
 }
 
 // Fate is what becomes of a call.
@@ -42,7 +45,8 @@ const (
 // Lies are planted bugs.
 type Lies struct {
 	CachedList, CachedGet, CachedNode, CachedPools bool // live reads that come from the cache
-	PoolsFirst                                     bool // pools that were read before the NodeNetworks
+	PoolsFirst                                     bool // pools that were read before the cached NodeNetworks
+	NodeFirst                                      bool // a Node that was read before its NodeNetwork
 	BlindPool, BlindNetwork                        bool // writes by the current resourceVersion, whatever the caller has read
 	Spoken                                         bool // every agent seems to have written a status
 }
@@ -71,11 +75,19 @@ func (c *Client) CachedNodes(context.Context) (all []*corev1.Node, err error) {
 }
 
 func (c *Client) CachedNetworks(context.Context) ([]*v1alpha1.NodeNetwork, error) {
-	c.pools = List[*v1alpha1.IPPool](c.Server)
+	if c.Lies.PoolsFirst {
+		c.pools = List[*v1alpha1.IPPool](c.Server)
+	}
+	if c.Reading != nil {
+		c.Reading()
+	}
 	return list[*v1alpha1.NodeNetwork](c.Cache.objects), nil
 }
 
 func (c *Client) Node(_ context.Context, name string) (n *corev1.Node, err error) {
+	if c.Lies.NodeFirst {
+		return c.node, nil
+	}
 	err = c.call(false, func() error {
 		if n = Get[*corev1.Node](c.Server, name); c.Lies.CachedNode {
 			n = Cached[*corev1.Node](c.Cache, name)
@@ -94,6 +106,11 @@ func (c *Client) Nodes(context.Context) (all []*corev1.Node, err error) {
 }
 
 func (c *Client) Network(_ context.Context, name string) (n *v1alpha1.NodeNetwork, err error) {
+	if c.Lies.NodeFirst {
+		if err := c.call(false, func() error { c.node = Get[*corev1.Node](c.Server, name); return nil }); err != nil {
+			return nil, err
+		}
+	}
 	err = c.call(false, func() error {
 		if n = Get[*v1alpha1.NodeNetwork](c.Server, name); c.Lies.CachedGet {
 			n = Cached[*v1alpha1.NodeNetwork](c.Cache, name)
@@ -120,12 +137,12 @@ func (c *Client) Networks(context.Context) (all []*v1alpha1.NodeNetwork, err err
 }
 
 func (c *Client) Pools(context.Context) (all []*v1alpha1.IPPool, err error) {
+	if c.Lies.PoolsFirst {
+		return c.pools, nil
+	}
 	err = c.call(false, func() error {
-		switch all = List[*v1alpha1.IPPool](c.Server); {
-		case c.Lies.CachedPools:
+		if all = List[*v1alpha1.IPPool](c.Server); c.Lies.CachedPools {
 			all = list[*v1alpha1.IPPool](c.Cache.objects)
-		case c.Lies.PoolsFirst:
-			all = c.pools
 		}
 		return nil
 	})

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"sync"
@@ -147,8 +148,11 @@ func (s *Server) Update(o metav1.Object, status bool) error {
 func merge[Spec, Status any](spec *Spec, st *Status, meta *metav1.ObjectMeta, oldSpec Spec, oldStatus Status, oldMeta metav1.ObjectMeta, status bool) {
 	if status {
 		*spec, *meta = oldSpec, *oldMeta.DeepCopy()
-	} else {
-		*st = oldStatus
+		return
+	}
+	*st = oldStatus
+	if meta.Generation = oldMeta.Generation; !reflect.DeepEqual(*spec, oldSpec) {
+		meta.Generation++
 	}
 }
 
@@ -180,6 +184,7 @@ func (s *Server) remove(of metav1.Object, name string, uid types.UID, force bool
 	if o.GetDeletionTimestamp() == nil {
 		now := metav1.NewTime(time.Unix(int64(s.version), 0))
 		o.SetDeletionTimestamp(&now)
+		o.SetGeneration(old.GetGeneration() + 1)
 	}
 	s.put(o)
 	return nil

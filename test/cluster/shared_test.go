@@ -1,0 +1,166 @@
+package cluster
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-net/berth/api/v1alpha1"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// sharedPools are a pool for all pods, and one for those that ask for it. A node has room for six pods in a block of IPv4, and for
+// seven in one of IPv6.
+const sharedPools = `apiVersion: berth.dev/v1alpha1
+kind: IPPool
+metadata: {name: blue}
+spec:
+  default: true
+  preAllocate: 2
+  ipv4: {cidrs: [10.244.200.0/24], blockSize: 29}
+  ipv6: {cidrs: ["fd00:244:0:c8::/112"], blockSize: 125}
+---
+apiVersion: berth.dev/v1alpha1
+kind: IPPool
+metadata: {name: red}
+spec:
+  ipv4: {cidrs: [10.244.201.0/24], blockSize: 29}
+  ipv6: {cidrs: ["fd00:244:0:c9::/112"], blockSize: 125}
+`
+
+// given returns how many blocks of a pool nodes have.
+func (c *control) given(pool string) int64 {
+	c.t.Helper()
+	var p v1alpha1.IPPool
+	c.get(&p, "ippool", pool)
+	return p.Status.Blocks.Given
+}
+
+// asks returns how many addresses of a pool a node asks for.
+func (c *control) asks(n *node, pool string) int32 {
+	c.t.Helper()
+	for _, r := range c.share(n).Status.Requests {
+		if r.Pool == pool {
+			return r.Addresses
+		}
+	}
+	return 0
+}
+
+// holds returns how many blocks of a pool a node holds.
+func (c *control) holds(n *node, pool string) (blocks int) {
+	c.t.Helper()
+	for _, b := range c.share(n).Status.Held {
+		if b.Pool == pool {
+			blocks++
+		}
+	}
+	return blocks
+}
+
+// wantPool checks that pods have addresses of a pool's blocks which their nodes hold.
+func (c *cluster) wantPool(all []pod, pool string) {
+	c.t.Helper()
+	held := map[string][]v1alpha1.Block{}
+	for _, n := range c.nodes {
+		held[n.name] = c.share(n).Status.Held
+	}
+	for _, p := range all {
+		for _, ip := range p.Status.PodIPs {
+			addr := netip.MustParseAddr(ip.IP)
+			if !slices.ContainsFunc(held[p.Spec.NodeName], func(b v1alpha1.Block) bool {
+				return b.Pool == pool && netip.MustParsePrefix(b.CIDR).Contains(addr)
+			}) {
+				c.t.Errorf("pod %s on %s has the address %s, which is not of the pool %s that its node holds: %v",
+					p.Metadata.Name, p.Spec.NodeName, ip.IP, pool, held[p.Spec.NodeName])
+			}
+		}
+	}
+}
+
+// ofPools returns what the oracle sees of the pools on a node.
+func (c *control) ofPools(n *node) (lines string) {
+	c.t.Helper()
+	for line := range strings.Lines(n.state().String()) {
+		for _, part := range []string{"10.244.200.", "10.244.201.", "fd00:244:0:c8:", "fd00:244:0:c9:"} {
+			if strings.Contains(line, part) {
+				lines += line
+				break
+			}
+		}
+	}
+	return lines
+}
+
+// Three nodes, of which one is behind a router, share two pools, as in a cluster that somebody runs: with the operator, the CRDs and
+// their rules, agents and kubelets. Nodes get blocks when their pods need them, which wait while no operator runs; an
+// operator that is killed while it gives does no harm. Pods get addresses of the pool that they ask for, and each reaches each.
+// Blocks go back when pods go, and when the pools go, nothing is left on any node.
+func TestPools(t *testing.T) {
+	c := startBare(t, 3, 3)
+	c.installOperator()
+	op := c.startOperator(0, "--leader-elect=false")
+	for _, n := range c.nodes {
+		n.pooled = true
+		n.startBerth(c.control)
+	}
+	c.apply(sharedPools)
+	c.waitWhole()
+	empty := c.states()
+	for _, n := range c.nodes {
+		if lines := c.ofPools(n); !strings.Contains(lines, "10.244.200.") || !strings.Contains(lines, "fd00:244:0:c8:") {
+			t.Errorf("%s has of the pools:\n%s", n.name, lines)
+		}
+		if blue, red := c.holds(n, "blue"), c.holds(n, "red"); blue != 2 || red != 0 {
+			t.Errorf("without pods, %s holds %d blocks of blue and %d of red, want one of each family, and none", n.name, blue, red)
+		}
+	}
+
+	op.kill()
+	const pods = 18
+	c.apply(deployment("web", pods, 0))
+	for _, n := range c.nodes {
+		nettest.Eventually(t, n.name+" to ask for more than a block has", func() bool { return c.asks(n, "blue") > 6 })
+	}
+	op.start()
+	nettest.Eventually(t, "the operator to give a block", func() bool { return c.given("blue") > 6 })
+	op.kill()
+	op.start()
+	web := c.settle("with more than a block on each node", "web", pods)
+	c.apply(strings.Replace(deployment("coat", 3, 0), "metadata: {labels: {app: coat}}", "metadata: {labels: {app: coat}, annotations: {berth.dev/pool: red}}", 1))
+	coats := c.settle("of a pool that they ask for", "coat", 3)
+	c.wantPool(web, "blue")
+	c.wantPool(coats, "red")
+	for _, n := range c.nodes {
+		if blue, red := c.holds(n, "blue"), c.holds(n, "red"); blue != 4 || red != 2 {
+			t.Errorf("with pods, %s holds %d blocks of blue and %d of red, want two and one of each family", n.name, blue, red)
+		}
+	}
+	t.Log("\n" + c.mustKubectl("get", "ippools,nodenetworks", "-o", "wide"))
+	c.reach(append(web, coats...))
+
+	c.mustKubectl("delete", "deployment", "web", "coat", "--cascade=foreground", "--timeout=60s")
+	nettest.Eventually(t, "blocks to go back", func() bool { return c.given("blue") == 6 && c.given("red") == 0 })
+	c.nothingLeft(empty)
+
+	c.mustKubectl("delete", "ippools", "--all", "--timeout=60s")
+	for _, n := range c.nodes {
+		nettest.Eventually(t, n.name+" to have nothing of the pools", func() bool { return c.ofPools(n) == "" })
+		if out, err := n.run(n.bin+"/berth", "audit"); err != nil {
+			t.Error(out, err)
+		}
+		if s := c.share(n); len(s.Spec.Blocks)+len(s.Status.Held) > 0 {
+			t.Errorf("%s has %v and holds %v of pools that are gone", n.name, s.Spec.Blocks, s.Status.Held)
+		}
+		c.mustKubectl("delete", "node", n.name)
+	}
+	nettest.Eventually(t, "the nodes' objects to be gone", func() bool { return c.mustKubectl("get", "nodenetworks", "-o", "name") == "" })
+	for _, d := range []*daemon{op, c.nodes[0].berthd} {
+		if words := d.words(); strings.Contains(words, "forbidden") {
+			t.Error(fmt.Errorf("%s lacks a right: %s", filepath.Base(d.program), words))
+		}
+	}
+}
