@@ -72,14 +72,17 @@ func startPools(t *testing.T, operators int, flags ...string) *pools {
 // installOperator makes what operators need: the CRDs, and a user who has their rights.
 func (c *control) installOperator() {
 	c.t.Helper()
-	deployed := filepath.Join(programs.Tree(c.t), "deploy/kubernetes")
-	for _, file := range []string{"crds/berth.dev_ippools.yaml", "crds/berth.dev_nodenetworks.yaml", "operator.yaml"} {
-		raw, err := os.ReadFile(filepath.Join(deployed, file))
-		must(c.t, err)
-		// The Deployment's image is nowhere: the test runs the operator as a user who has the service account's rights.
-		c.apply(strings.ReplaceAll(string(raw), "{kind: ServiceAccount, name: berth-operator, namespace: kube-system}",
-			"{kind: User, name: berth-operator, apiGroup: rbac.authorization.k8s.io}"))
+	raw, err := os.ReadFile(filepath.Join(programs.Tree(c.t), "deploy/kubernetes/pools.yaml"))
+	must(c.t, err)
+	var objects []string // without the agents'
+	for _, o := range strings.Split(string(raw), "\n---\n") {
+		if strings.Contains(o, "kind: CustomResourceDefinition") || strings.Contains(o, "name: berth-operator") {
+			objects = append(objects, o)
+		}
 	}
+	// The Deployment's image is nowhere: the test runs the operator as a user who has the service account's rights.
+	c.apply(strings.ReplaceAll(strings.Join(objects, "\n---\n"), "{kind: ServiceAccount, name: berth-operator, namespace: kube-system}",
+		"{kind: User, name: berth-operator, apiGroup: rbac.authorization.k8s.io}"))
 	c.mustKubectl("wait", "--for=condition=Established", "crd/ippools.berth.dev", "crd/nodenetworks.berth.dev")
 	c.mustKubectl("scale", "deployment/berth-operator", "--namespace=kube-system", "--replicas=0")
 	c.write("etc/kubernetes/"+operator, c.kubeconfig(operator))
