@@ -25,8 +25,9 @@ func NetworkMatters(was, is *v1alpha1.NodeNetwork) bool {
 		!slices.Equal(was.Finalizers, is.Finalizers) || !reflect.DeepEqual(was.OwnerReferences, is.OwnerReferences)
 }
 
-// NetworkPools returns the pools that a NodeNetwork's change counts for, some of them twice. Either is nil if the NodeNetwork came or went. all: it
-// counts for all pools, because blocks that nobody has are freed once the agents of all nodes have written a status.
+// NetworkPools returns the pools that a NodeNetwork's change counts for, some of them twice. was or is is nil if the NodeNetwork
+// came or went. all: it counts for all pools, because blocks that nobody has are freed once the agents of all nodes have
+// written a status.
 func NetworkPools(was, is *v1alpha1.NodeNetwork) (names []string, all bool) {
 	if was == nil || is == nil || spoken(was) != spoken(is) {
 		return nil, true

@@ -8,6 +8,8 @@
 //     the NodeNetwork is gone.
 //   - A block is freed only after a live list that came after the pool's read, and in which no NodeNetwork has it.
 //
+// TestModel plays a cluster at random, and TestOrder the orders of things that are too rare for that.
+//
 // Why the agent's word is enough for the rest: it holds nothing that its NodeNetwork's spec does not have.
 package share
 

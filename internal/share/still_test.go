@@ -138,7 +138,8 @@ func TestStill(t *testing.T) {
 				must(t, err)
 			}
 			if m.server.Writes() != before {
-				t.Fatalf("there was something to do left:\n%s\nthen\n%s\nto replay: go test ./internal/share -run 'TestStill$' -v -seed %d", was, m.dump(), first+i)
+				t.Fatalf("there was something to do left:\n%s\nthen\n%s\nto replay: go test ./internal/share -run 'TestStill$' -v -seed %d",
+					was, m.dump(), first+i)
 			}
 		}
 	}

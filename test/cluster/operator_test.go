@@ -122,6 +122,17 @@ func (p *pools) pool(name string) *v1alpha1.IPPool {
 	return &pool
 }
 
+// edit changes an object as people do, who try again if somebody was faster.
+func edit[T client.Object](p *pools, get func() T, change func(T)) error {
+	for {
+		o := get()
+		change(o)
+		if err := p.Update(p.ctx, o); !apierrors.IsConflict(err) {
+			return err
+		}
+	}
+}
+
 // play lets all agents look at their NodeNetworks once, and checks that no block is with two nodes.
 func (p *pools) play() {
 	p.t.Helper()
@@ -271,9 +282,7 @@ func TestOperatorFailures(t *testing.T) {
 		},
 		"spec.ipv4.cidrs in body should": func(p *v1alpha1.IPPool) { p.Spec.IPv4.CIDRs = []string{} },
 	} {
-		pool := p.pool("a")
-		change(pool)
-		if err := p.Update(p.ctx, pool); err == nil || !strings.Contains(err.Error(), what) {
+		if err := edit(p, func() *v1alpha1.IPPool { return p.pool("a") }, change); err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("%v, want %q", err, what)
 		}
 	}
@@ -298,18 +307,15 @@ func TestOperatorFailures(t *testing.T) {
 	must(t, p.Delete(p.ctx, p.network("n1")))
 	p.until("an event to say that the NodeNetwork stays", func() bool { return p.said("NodeHoldsBlocks") })
 	p.agents["n1"].first = before.Status.Held
-	n := p.network("n1")
-	n.Finalizers = nil
-	must(t, p.Update(p.ctx, n))
+	n1, n2 := func() *v1alpha1.NodeNetwork { return p.network("n1") }, func() *v1alpha1.NodeNetwork { return p.network("n2") }
+	must(t, edit(p, n1, func(n *v1alpha1.NodeNetwork) { n.Finalizers = nil }))
 	p.until("the NodeNetwork to have its blocks again", func() bool {
 		n := p.network("n1")
 		return n != nil && n.UID != before.UID && slices.Equal(n.Spec.Blocks, before.Spec.Blocks) && p.fits("a")
 	})
 
 	// A block that somebody writes to a second node goes from there.
-	n = p.network("n2")
-	n.Spec.Blocks = append(n.Spec.Blocks, before.Spec.Blocks[0])
-	must(t, p.Update(p.ctx, n))
+	must(t, edit(p, n2, func(n *v1alpha1.NodeNetwork) { n.Spec.Blocks = append(n.Spec.Blocks, before.Spec.Blocks[0]) }))
 	nettest.Eventually(t, "the second claim to go", func() bool { return len(p.network("n2").Spec.Blocks) == 1 })
 	p.until("an event to say so", func() bool { return p.said("ClaimedTwice") })
 	p.until("all to be well again", func() bool { return p.fits("a") && p.reason("a") == "Ready" })
@@ -328,10 +334,8 @@ func TestOperatorFailures(t *testing.T) {
 	}
 
 	// A CIDR that goes takes no block from a pod; blocks without pods move.
-	pool := p.pool("a")
-	pool.Spec.IPv4.CIDRs = []string{"10.200.1.0/29"}
 	p.agents["n1"].busy[before.Spec.Blocks[0].CIDR] = true
-	must(t, p.Update(p.ctx, pool))
+	must(t, edit(p, func() *v1alpha1.IPPool { return p.pool("a") }, func(a *v1alpha1.IPPool) { a.Spec.IPv4.CIDRs = []string{"10.200.1.0/29"} }))
 	p.until("the pool to say that it shrinks", func() bool { return p.reason("a") == "Shrunk" })
 	p.until("other blocks to have moved", func() bool {
 		n := p.network("n1")

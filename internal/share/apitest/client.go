@@ -44,11 +44,12 @@ const (
 
 // Lies are planted bugs.
 type Lies struct {
-	CachedList, CachedGet, CachedNode, CachedPools bool // live reads that come from the cache
-	PoolsFirst                                     bool // pools that were read before the cached NodeNetworks
-	NodeFirst                                      bool // a Node that was read before its NodeNetwork
-	BlindPool, BlindNetwork                        bool // writes by the current resourceVersion, whatever the caller has read
-	Spoken                                         bool // every agent seems to have written a status
+	CachedList, CachedGet, CachedNode bool   // live reads that come from the cache
+	CachedPool                        string // a pool that comes from the cache, among others that are read live
+	PoolsFirst                        bool   // pools that were read before the cached NodeNetworks
+	NodeFirst                         bool   // a Node that was read before its NodeNetwork
+	BlindPool, BlindNetwork           bool   // writes by the current resourceVersion, whatever the caller has read
+	Spoken                            bool   // every agent seems to have written a status
 }
 
 var _ share.API = (*Client)(nil)
@@ -141,8 +142,11 @@ func (c *Client) Pools(context.Context) (all []*v1alpha1.IPPool, err error) {
 		return c.pools, nil
 	}
 	err = c.call(false, func() error {
-		if all = List[*v1alpha1.IPPool](c.Server); c.Lies.CachedPools {
-			all = list[*v1alpha1.IPPool](c.Cache.objects)
+		all = List[*v1alpha1.IPPool](c.Server)
+		for i, p := range all {
+			if p.Name == c.Lies.CachedPool {
+				all[i] = Cached[*v1alpha1.IPPool](c.Cache, p.Name)
+			}
 		}
 		return nil
 	})
