@@ -41,7 +41,7 @@ demo: ## a node with 20 pods in fresh namespaces, killed half-way; needs nothing
 
 # Tests of other modules read files outside of these, which `go test` does not see when it looks into its cache.
 test: deps build peers packages before ## every test; as root it first installs what they use (see deps)
-	$(GO) test $(GOTESTFLAGS) $$($(GO) list ./... | grep -v '/test/cluster$$')
+	$(GO) test -timeout 30m $(GOTESTFLAGS) $$($(GO) list ./... | grep -v '/test/cluster$$')
 	@set -e; for m in $(modules); do \
 		if test -n "$$(find $$m -name '*_test.go')"; then \
 			echo "$(GO) -C $$m test $(GOTESTFLAGS) ./..."; $(GO) -C $$m test -count=1 $(GOTESTFLAGS) ./...; \
