@@ -38,7 +38,13 @@ func Look(at *ns.Netns) (s State, err error) {
 		return State{}, err
 	}
 	if at != nil {
-		err = at.Do(func() error { s, err = oracle.Look(); return err })
+		err = at.Do(func() error {
+			if err := awaitRoutes(); err != nil {
+				return err
+			}
+			s, err = oracle.Look()
+			return err
+		})
 		return s, err
 	}
 	self, err := ns.Self()
@@ -48,6 +54,9 @@ func Look(at *ns.Netns) (s State, err error) {
 	defer self.Close()
 	var m State
 	err = self.Do(func() error {
+		if err := awaitRoutes(); err != nil {
+			return err
+		}
 		if s, err = oracle.Look(); err == nil {
 			m, err = oracle.Mounts()
 		}
