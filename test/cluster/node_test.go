@@ -3,12 +3,13 @@ package cluster
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/nettest"
@@ -78,7 +79,14 @@ func (n *node) uplink() string { return "u" + n.name }
 func (n *node) connect() {
 	n.t.Helper()
 	up, mac, at := n.uplink(), fmt.Sprintf("02:00:00:00:%02x:%02x", n.card, n.number), filepath.Base(n.net.Ref().Path)
-	nettest.Eventually(n.t, "the kernel to have ended a former test's node", func() bool { _, err := net.InterfaceByName(up); return err != nil })
+	// A former test's node is gone, but the kernel keeps its namespace for minutes if TCP connections were left that nobody closed.
+	nettest.Eventually(n.t, "a former test's node to be cut off", func() bool {
+		link, err := netlink.LinkByName(up)
+		if err == nil {
+			_ = netlink.LinkDel(link) // fails if the kernel has ended the namespace meanwhile
+		}
+		return err != nil
+	})
 	outside := []string{
 		"ip link add " + up + " type veth peer name eth0 address " + mac + " netns " + at,
 		"ip link set " + up + " addrgenmode none",
