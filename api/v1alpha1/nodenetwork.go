@@ -66,12 +66,13 @@ type NodeNetworkStatus struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
 	Addresses []string `json:"addresses,omitempty"`
-	// Health are the addresses of the node's health responder, one of each family.
+	// Health is for the addresses of the node's health responder. No agent writes it yet: the annotations
+	// berth.dev/ipv4-health-ip and berth.dev/ipv6-health-ip of the Node have these addresses.
 	//
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
 	Health []string `json:"health,omitempty"`
-	// Pools are figures for people, at most half a minute old.
+	// Pools are figures for people: at most half a minute old, and up to ten minutes in a cluster of more than 200 nodes.
 	//
 	// +kubebuilder:validation:MaxItems=256
 	// +listType=map

@@ -1,0 +1,258 @@
+package peers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kinds/noderoute"
+)
+
+// settle does what is to be done for this node's tunnel, and for all nodes that are dirty. Nodes that are gone, and CIDRs that
+// a node has no more, go first, because others may have come to have them.
+func (p *Peers) settle(ctx context.Context) {
+	have := p.owners()
+	p.restore(ctx, have)
+	due := p.due(have)
+	changed := false
+	for _, name := range due {
+		changed = p.part(ctx, name, have) || changed
+	}
+	t, renewed := p.keepTunnel(ctx)
+	for _, name := range due {
+		if ctx.Err() != nil {
+			return
+		}
+		did, err := p.one(ctx, name, have, t)
+		changed = changed || did
+		p.mu.Lock()
+		was := p.failed[name]
+		if delete(p.failed, name); err != nil {
+			p.failed[name] = err
+		}
+		p.mu.Unlock()
+		if err != nil && (was == nil || was.Error() != err.Error()) {
+			p.Log.Warn("pods of another node may not be reached: the agent tries again", "node", name, "err", err)
+		}
+	}
+	p.leaveTunnel(ctx, t)
+	if (changed || renewed) && p.Changed != nil {
+		p.Changed(ctx)
+	}
+}
+
+// restore puts the ways right that the node may have lost, if somebody has asked to Look.
+func (p *Peers) restore(ctx context.Context, have owners) {
+	p.mu.Lock()
+	shaken := p.shaken
+	p.shaken = false
+	p.mu.Unlock()
+	if !shaken {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, holding)
+	defer cancel()
+	var ids []hold.ID
+	for _, o := range have {
+		ids = append(ids, o.id)
+	}
+	if err := p.Engine.RepairSoon(ctx, ids...); err != nil {
+		p.Log.Warn("pods of other nodes may not be reached until the sweep has put the ways to them right", "err", err)
+	}
+}
+
+// due returns the nodes that are dirty, those first that are gone, and takes them for clean.
+func (p *Peers) due(have owners) (names []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.anew {
+		for name := range have {
+			p.dirty[name] = true
+		}
+	}
+	gone := map[bool][]string{}
+	for name := range p.dirty {
+		_, wanted := p.want[name]
+		gone[!wanted] = append(gone[!wanted], name)
+	}
+	p.anew = false
+	clear(p.dirty)
+	return append(gone[true], gone[false]...)
+}
+
+// part takes from a node the CIDRs that it has no more. If that fails, one tries again. did says that the ledger has
+// changed.
+func (p *Peers) part(ctx context.Context, name string, have owners) (did bool) {
+	p.mu.Lock()
+	n, wanted := p.want[name]
+	p.mu.Unlock()
+	o, held := have[name]
+	gone := func(c netip.Prefix) bool { return !slices.Contains(n.CIDRs, c) }
+	if !wanted || !held || !slices.ContainsFunc(o.cidrs, gone) {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, holding)
+	defer cancel()
+	now, _ := p.Ledger.Owner(o.id)
+	less := now.Clone()
+	less.Names = slices.DeleteFunc(less.Names, func(name hold.Name) bool {
+		return slices.ContainsFunc(o.cidrs, func(c netip.Prefix) bool { return gone(c) && cidrName(c) == name })
+	})
+	less.Holds = slices.DeleteFunc(less.Holds, func(h hold.Hold) bool {
+		route, ok := h.Spec.(*noderoute.Spec)
+		return ok && gone(route.CIDR)
+	})
+	if p.change(ctx, less) == nil {
+		o.cidrs = slices.DeleteFunc(slices.Clone(o.cidrs), gone)
+		have[name] = o
+	}
+	return true
+}
+
+// change gives an owner what next has, and waits until what the owner loses is free.
+func (p *Peers) change(ctx context.Context, next hold.Owner) error {
+	gone, err := p.Engine.Change(ctx, next.ID, func(o *hold.Owner) error {
+		o.Meta, o.Names, o.Needs, o.Holds = next.Meta, next.Names, next.Needs, next.Holds
+		return nil
+	})
+	if err != nil || gone == "" {
+		return err
+	}
+	return p.Engine.Wait(ctx, gone)
+}
+
+// holding is how long one step for a node may take.
+const holding = 5 * time.Second
+
+// one makes the ledger and the node agree with what Peers was told of a node. have is what the ledger has; one
+// brings it up to date. did says that the ledger has changed.
+func (p *Peers) one(ctx context.Context, name string, have owners, t tunnel) (did bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, holding)
+	defer cancel()
+	p.mu.Lock()
+	n, wanted := p.want[name]
+	told := wanted || p.all // else nobody has said that the node is gone
+	p.mu.Unlock()
+	o, held := have[name]
+	switch {
+	case !told || !wanted && !held:
+		return false, nil
+	case !wanted:
+		delete(have, name)
+		return true, p.Engine.Release(ctx, []hold.ID{o.id})
+	}
+	if !held {
+		o.id = hold.NewID()
+	}
+	next, err := p.owner(o.id, n, t, p.tunnels(n, o))
+	if err != nil {
+		return false, err
+	}
+	if err := p.free(n, have); err != nil {
+		return false, err
+	}
+	if held {
+		now, _ := p.Ledger.Owner(o.id)
+		if same(now, next) {
+			return false, nil
+		}
+		err = p.change(ctx, next)
+	} else {
+		err = p.take(ctx, next)
+	}
+	if err == nil {
+		have[name] = knownOf(next, n.Addresses)
+	}
+	return true, err
+}
+
+// take takes an owner. First it waits until former owners of its names are released.
+func (p *Peers) take(ctx context.Context, o hold.Owner) error {
+	for _, name := range o.Names {
+		if id, held := p.Ledger.Holder(name); held {
+			if err := p.Engine.Wait(ctx, id); err != nil {
+				return fmt.Errorf("waiting until the former owner of %s is released: %w", name, err)
+			}
+		}
+	}
+	return p.Engine.Take(ctx, o)
+}
+
+// owner returns a node's owner, with the holds that lead to the node's pods: through the tunnel t if tunnels is set.
+func (p *Peers) owner(id hold.ID, n Node, t tunnel, tunnels bool) (o hold.Owner, err error) {
+	o = hold.Owner{ID: id, Meta: record{Sort: nodeSort, Node: n.Name, Addresses: n.Addresses}.encode(), Names: []hold.Name{Name(n.Name)}}
+	var specs []hold.Spec
+	via := n.gateway
+	if tunnels {
+		peer, failed := t.peer(n)
+		if failed != nil {
+			return o, failed
+		}
+		o.Needs, specs = []hold.ID{t.id}, []hold.Spec{peer}
+		via = func(c netip.Prefix) (netip.Addr, error) { return gatewayIn(peer, c) }
+	}
+	for _, c := range n.CIDRs {
+		o.Names = append(o.Names, cidrName(c))
+		gateway, failed := via(c)
+		if failed != nil {
+			err = errors.Join(err, failed)
+			continue
+		}
+		specs = append(specs, &noderoute.Spec{CIDR: c, Via: gateway, Metric: p.Metric, Tunnel: tunnels})
+	}
+	for _, s := range specs {
+		o.Holds = append(o.Holds, hold.Hold{Owner: id, Spec: s})
+	}
+	return o, err
+}
+
+// gateway returns the address by which packets to a CIDR of the node's pods reach the node without a tunnel.
+func (n Node) gateway(c netip.Prefix) (netip.Addr, error) {
+	i := slices.IndexFunc(n.Addresses, func(a netip.Addr) bool { return a.Is4() == c.Addr().Is4() })
+	if i < 0 {
+		return netip.Addr{}, fmt.Errorf("the node has no address of the family of its pods' CIDR %s", c)
+	}
+	return n.Addresses[i], nil
+}
+
+func (r record) encode() []byte {
+	b, err := json.Marshal(r)
+	if err != nil {
+		panic(fmt.Sprintf("peers: encoding a record: %v", err)) // cannot happen: a record has only strings and addresses
+	}
+	return b
+}
+
+// same reports whether two owners have the same names, needs, holds and meta.
+func same(a, b hold.Owner) bool {
+	text := func(o hold.Owner) string {
+		specs := make([]string, len(o.Holds))
+		for i, h := range o.Holds {
+			specs[i] = h.Spec.String()
+		}
+		return fmt.Sprint(o.Names, o.Needs, specs, string(o.Meta))
+	}
+	return text(a) == text(b)
+}
+
+// free returns an error if a pool of this node, or another node, has addresses of n's CIDRs.
+func (p *Peers) free(n Node, have owners) error {
+	for _, c := range n.CIDRs {
+		for _, own := range p.Own() {
+			if own.Overlaps(c) {
+				return fmt.Errorf("the CIDR %s of its pods overlaps this node's %s", c, own)
+			}
+		}
+		for name, o := range have {
+			if name != n.Name && slices.ContainsFunc(o.cidrs, c.Overlaps) {
+				return fmt.Errorf("the CIDR %s of its pods overlaps those of node %s: %v", c, name, o.cidrs)
+			}
+		}
+	}
+	return nil
+}
