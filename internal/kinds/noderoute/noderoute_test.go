@@ -30,8 +30,7 @@ var must = nettest.Must
 const tunnel = "berth-test"
 
 // segment gives the node a link to a segment of the LAN, on which other nodes are.
-var segment = sync.OnceFunc(func() {
-	t := new(testing.T)
+func segment(t testing.TB) {
 	for _, c := range []string{
 		"ip link add uplink type veth peer name far",
 		"ip addr add 192.0.2.1/24 dev uplink", "ip addr add 2001:db8::1/64 dev uplink nodad",
@@ -40,12 +39,15 @@ var segment = sync.OnceFunc(func() {
 	} {
 		nettest.Run(t, nil, c)
 	}
-})
+}
+
+var once sync.Once
 
 func newKind(t testing.TB, instance string) (hold.Kind, uint32) {
 	t.Helper()
 	nettest.Need(t)
-	segment()
+	nettest.Program(t, "ip") // a skip within Once would leave later tests without the segment
+	once.Do(func() { segment(t) })
 	conn, err := rtnl.Open(nil)
 	must(t, err)
 	t.Cleanup(func() { conn.Close() })
