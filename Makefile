@@ -55,9 +55,12 @@ test-e2e: deps cluster ## Kubernetes' own conformance tests of networks, in such
 	GO=$(GO) test/cluster/build e2e
 	$(GO) test $(GOTESTFLAGS) -tags e2e -run 'TestUpstream$$' -count 1 -v -timeout 60m ./test/cluster
 
+# The second part finds what the first one has downloaded and compiled.
 fresh: ## what CI runs: the README's commands on a minimal Debian as a plain user, then all checks as root
-	test/fresh tester make demo test
-	test/fresh root .ci/checks
+	@set -ex; cache=$$(mktemp -d /var/tmp/berth-cache.XXXXXX); \
+		trap 'chmod -R u+w $$cache; rm -rf $$cache' EXIT; trap 'exit 1' INT TERM HUP; \
+		CACHE=$$cache test/fresh tester make demo test; \
+		CACHE=$$cache test/fresh root .ci/checks
 
 plain: ## every test as a plain user who has the programs of deps, on a minimal Debian: too long for CI
 	DEPS=yes test/fresh tester make test
