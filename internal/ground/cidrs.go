@@ -31,10 +31,9 @@ type heldCIDR struct {
 
 func (g *Ground) heldCIDRs() []heldCIDR {
 	var held []heldCIDR
-	for _, o := range g.Ledger.Owners() {
+	for _, o := range g.Ledger.Select(mayHoldCIDRs) {
 		var rec nodeRecord
-		cidrs := o.NamesIn("cidr") // before the record is decoded: most owners are attachments or other nodes
-		if len(cidrs) == 0 || len(o.NamesIn("node")) > 0 || !o.Wanted() || json.Unmarshal(o.Meta, &rec) != nil || rec.Sort != poolSort {
+		if json.Unmarshal(o.Meta, &rec) != nil || rec.Sort != poolSort {
 			continue
 		}
 		cooldown, err := time.ParseDuration(rec.Cooldown)
@@ -45,13 +44,22 @@ func (g *Ground) heldCIDRs() []heldCIDR {
 		if err != nil {
 			first = cooldown
 		}
-		for _, name := range cidrs {
+		for _, name := range o.NamesIn("cidr") {
 			if p, err := netip.ParsePrefix(name); err == nil {
 				held = append(held, heldCIDR{o.ID, rec.Pool, p, cooldown, first, rec.Behind, rec.Lease, rec.Default})
 			}
 		}
 	}
 	return held
+}
+
+// mayHoldCIDRs reports whether an owner may be that of a pool's CIDRs. Most owners are attachments or other nodes: they are not copied, and
+// their records not decoded.
+func mayHoldCIDRs(o hold.Owner) bool {
+	in := func(space string) bool {
+		return slices.ContainsFunc(o.Names, func(n hold.Name) bool { return n.Space == space })
+	}
+	return in("cidr") && !in("node") && o.Wanted()
 }
 
 // lossText says when the ledger was lost. Another loss, or a reboot, which may move the ledger's times, gives another text:

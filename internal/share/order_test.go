@@ -272,3 +272,10 @@ func claimedTwice(s *script, lies apitest.Lies) {
 	})
 	one.passes()
 }
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}

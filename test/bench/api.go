@@ -70,7 +70,10 @@ func perSecond(n int, wall time.Duration) float64 { return float64(n) / wall.Sec
 func containerOf(p *pod) string { return fmt.Sprintf("api-%d", p.ref.ID) }
 
 // post makes the request that berth-cni makes for ADD.
-func (a *agent) post(ctx context.Context, p *pod) (time.Duration, error) {
+func (a *agent) post(ctx context.Context, p *pod) (time.Duration, error) { return a.postAs(ctx, p, "") }
+
+// postAs is post for a pod of a cluster, which args (CNI_ARGS) name.
+func (a *agent) postAs(ctx context.Context, p *pod, args string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
 	begun := time.Now()
@@ -78,6 +81,7 @@ func (a *agent) post(ctx context.Context, p *pod) (time.Duration, error) {
 		ContainerID: containerOf(p),
 		Ifname:      ifname,
 		Netns:       api.Netns(p.ref),
+		Args:        args,
 		Config: json.RawMessage(fmt.Sprintf(`{"cniVersion": "1.1.0", "name": %q, "type": "berth-cni", "root": %q}`,
 			apiNetwork, a.Root)),
 	})

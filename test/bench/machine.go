@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"runtime"
@@ -23,9 +24,16 @@ func machine(dir string) string {
 	if !programs.InitialUser() {
 		who = "a plain user, in a user namespace"
 	}
-	return fmt.Sprintf("%s; %d cores of %s; %s of memory; files on %s, %s; %s; as %s; %s",
-		kernel, runtime.NumCPU(), cpuModel(), memorySize(), filesystem(dir), syncCost(dir),
+	return fmt.Sprintf("%s; %d cores of %s, with a load of %s before; %s of memory; files on %s, %s; %s; as %s; %s",
+		kernel, runtime.NumCPU(), cpuModel(), loadAverage(), memorySize(), filesystem(dir), syncCost(dir),
 		runtime.Version(), who, time.Now().UTC().Format(time.DateOnly))
+}
+
+// loadAverage is how many threads of all programs ran or waited for a processor or a disk, on average in the last minute.
+func loadAverage() string {
+	raw, _ := os.ReadFile("/proc/loadavg")
+	minute, _, _ := strings.Cut(string(raw), " ")
+	return cmp.Or(minute, "unknown size")
 }
 
 // cpuModel is the first "model name" of /proc/cpuinfo.

@@ -3,6 +3,7 @@
 //
 //	make bench                      # the full run, into docs/BENCHMARKS.md
 //	go run ./test/bench -quick      # two minutes, to the terminal
+//	go run ./test/bench -stages between,burst -out docs/BENCHMARKS.md   # replaces these stages' sections
 //
 // Bench runs in fresh namespaces (see internal/nettest), so that the machine's own network is
 // never touched. The contestants take turns in every round, so that a noisy moment hits all
@@ -97,12 +98,13 @@ func run(ctx context.Context, opts options) error {
 			continue
 		}
 		b.say("%s", s.name)
+		b.report.stage = s.name
 		if err := errors.Join(s.run(ctx, b), b.pods.close()); err != nil {
 			fmt.Fprint(os.Stderr, b.report.text()) // the report so far; a file gets only reports of whole runs
 			return fmt.Errorf("measuring %s: %w", s.name, err)
 		}
 	}
-	return b.report.write(opts.out)
+	return b.report.write(opts.out, len(opts.stages) > 0)
 }
 
 // insideFreshNode refuses to measure in a network namespace that has more than lo:

@@ -18,7 +18,7 @@ import (
 // millisecond has a name. The table also has the floors, which ask nobody, and so have only three steps.
 func breakdown(ctx context.Context, b *bench) error {
 	if _, err := exec.LookPath("perf"); err != nil {
-		b.report.note("Without perf (Debian's package linux-perf) nobody sees where the time of an ADD goes: %v", err)
+		b.report.section("Where the time of one ADD goes").note("Without perf (Debian's package linux-perf) nobody sees where the time of an ADD goes: %v", err)
 		return nil
 	}
 	for _, verb := range []string{"ADD", "DEL"} {

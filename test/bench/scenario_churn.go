@@ -99,10 +99,10 @@ func churn(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	b.report.note(churnPace, rate, churnAtOnce)
 	t := b.report.section(fmt.Sprintf("berthd after %d ADD and DEL pairs, at most %d a second, in %.0f s", pairs, rate, wall.Seconds()),
 		"resident MB before", "most", "at the end", "a minute later", "rests then", "tombstones then")
 	t.row(mb(idle), mb(most), mb(after), mb(rested), fmt.Sprint(len(l.Resting)), fmt.Sprint(len(l.Tombstones)))
+	t.note(churnPace, rate, churnAtOnce)
 	b.report.atMost("berthd resident while pods come and go", float64(most)/1e6, 40, "MB")
 	b.report.atMost("berthd resident a minute later", float64(rested)/1e6, 30, "MB")
 	return settle(ps)

@@ -52,7 +52,7 @@ func footprint(ctx context.Context, b *bench) error {
 		t.row(p.name, size, num(median(p.took)), text)
 		if p.name == "berth-cni" {
 			b.report.atMost("size of berth-cni", float64(info.Size())/1e6, 2.5, "MB")
-			b.report.note("berth-cni VERSION takes %.2f times as long as an empty program (the prototype took 1.3 times)", ratio)
+			t.note("berth-cni VERSION takes %.2f times as long as an empty program (the prototype took 1.3 times)", ratio)
 		}
 	}
 	return nil

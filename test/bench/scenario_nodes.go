@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -31,20 +30,14 @@ func nodes(ctx context.Context, b *bench) error {
 	for i := range all {
 		all[i] = clusterNode(ownNode + i)
 	}
-	server, err := serveNodes(all[:1])
-	if err != nil {
-		return err
-	}
+	server := newClusterAPI()
 	defer server.close()
-	a, err := startClusterAgent(ctx, b, server.url)
+	server.Put("nodes", all[0])
+	a, err := startClusterAgent(ctx, b, server, "cluster", "routing: native")
 	if err != nil {
 		return err
 	}
 	defer a.Stop()
-	alone, err := a.Resident()
-	if err != nil {
-		return err
-	}
 	w, err := watchRoutes()
 	if err != nil {
 		return err
@@ -58,18 +51,12 @@ func nodes(ctx context.Context, b *bench) error {
 	_, cpu, err := a.spends(func() (f apiFigures, err error) {
 		many, err = w.until(ctx, n-1, func() error {
 			for _, node := range all[1:] {
-				if err := server.change("ADDED", node); err != nil {
-					return err
-				}
+				server.Put("nodes", node)
 			}
 			return nil
 		})
 		return f, err
 	})
-	if err != nil {
-		return err
-	}
-	full, err := a.Resident()
 	if err != nil {
 		return err
 	}
@@ -86,11 +73,11 @@ func nodes(ctx context.Context, b *bench) error {
 	_, cpu, err = a.spends(func() (f apiFigures, err error) {
 		for i := range b.pick(200, 40) {
 			node := clusterNode(spare(i))
-			up, err := w.until(ctx, 1, func() error { return server.change("ADDED", node) })
+			up, err := w.until(ctx, 1, func() error { server.Put("nodes", node); return nil })
 			if err != nil {
 				return f, err
 			}
-			down, err := w.until(ctx, -1, func() error { return server.change("DELETED", node) })
+			down, err := w.until(ctx, -1, func() error { server.Delete("nodes", "/"+node.Name); return nil })
 			if err != nil {
 				return f, err
 			}
@@ -122,9 +109,6 @@ func nodes(ctx context.Context, b *bench) error {
 			t.row(fmt.Sprintf("%s, p%.0f", row.what, p), num(mine), num(theirs), fmt.Sprintf("%.1f", float64(mine)/float64(theirs)), num(each))
 		}
 	}
-	m := b.report.section("Resident memory of berthd in a cluster", "other nodes", "MB")
-	m.row("0", mb(alone))
-	m.row(fmt.Sprint(n-1), mb(full))
 	return nil
 }
 
@@ -146,19 +130,12 @@ func segment() (netlink.Link, error) {
 	return link, errors.Join(netlink.AddrAdd(link, addr), netlink.LinkSetUp(link), netlink.LinkSetUp(far))
 }
 
-// startClusterAgent starts the agent of the cluster's node ownNode.
-func startClusterAgent(ctx context.Context, b *bench, url string) (*agent, error) {
-	root := filepath.Join(b.dir, "cluster")
-	etc := filepath.Join(root, "etc", "berth")
-	if err := os.MkdirAll(etc, 0o700); err != nil {
-		return nil, err
-	}
-	kubeconfig := filepath.Join(etc, "kubeconfig")
-	err := os.WriteFile(kubeconfig, fmt.Appendf(nil, `{apiVersion: v1, kind: Config, current-context: c,
-clusters: [{name: c, cluster: {server: %q}}], contexts: [{name: c, context: {cluster: c}}]}`, url), 0o600)
+// startClusterAgent starts the agent of the cluster's node ownNode, whose files lie in a folder of the run's. keys are those of inCluster.
+func startClusterAgent(ctx context.Context, b *bench, server *clusterAPI, folder, keys string) (*agent, error) {
+	root := filepath.Join(b.dir, folder)
+	url, err := server.listen(nil)
 	if err == nil {
-		err = os.WriteFile(filepath.Join(etc, "berthd.yaml"), fmt.Appendf(nil,
-			"kubernetes: {node: %s, kubeconfig: %s, routing: native}\n", clusterNode(ownNode).Name, kubeconfig), 0o600)
+		err = inCluster(root, clusterNode(ownNode).Name, url, keys)
 	}
 	if err != nil {
 		return nil, err

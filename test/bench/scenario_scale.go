@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -66,12 +67,18 @@ func (b *bench) scaleBerth(ctx context.Context, t *table, levels []int) error {
 	}
 	busy := ps[spare:]
 	var atLevel []levelFigures
+	var resident []string
 	filled := 0
 	for _, level := range levels {
 		if _, err := b.agent.attach(ctx, busy[filled:level]); err != nil {
 			return err
 		}
 		filled = level
+		size, err := b.agent.Resident()
+		if err != nil {
+			return err
+		}
+		resident = append(resident, fmt.Sprintf("%s MB with %d", mb(size), level))
 		b.say("scale: %d attachments", level)
 		f, err := b.level(ctx, t, n, fmt.Sprint(level))
 		if err != nil {
@@ -79,6 +86,7 @@ func (b *bench) scaleBerth(ctx context.Context, t *table, levels []int) error {
 		}
 		atLevel = append(atLevel, f)
 	}
+	t.note("Berthd, which the stages before have used too, has a resident memory of %s attachments", strings.Join(resident, ", "))
 	alone, err := b.pace(ps[:spare], fmt.Sprintf("on a node with %d attachments", top))
 	if err != nil {
 		return err
@@ -94,7 +102,7 @@ func (b *bench) scaleBerth(ctx context.Context, t *table, levels []int) error {
 	if err != nil {
 		return err
 	}
-	b.judgeLevels(levels, atLevel, alike)
+	b.judgeLevels(t, levels, atLevel, alike)
 	if _, err := b.agent.detach(ctx, busy[:levels[0]]); err != nil {
 		return err
 	}
@@ -152,7 +160,7 @@ func (n *network) pairs(ctx context.Context, ps []*pod) (add, del time.Duration,
 
 // judgeLevels compares the fullest node with the emptiest, and with one that has as many network namespaces
 // (alike): these alone make the kernel slower.
-func (b *bench) judgeLevels(levels []int, at []levelFigures, alike levelFigures) {
+func (b *bench) judgeLevels(t *table, levels []int, at []levelFigures, alike levelFigures) {
 	first, last, top := at[0], at[len(at)-1], levels[len(levels)-1]
 	slower := float64(median(last.add)-median(first.add)) / 1e6
 	b.report.atMost(fmt.Sprintf("ADD p50 with %d attachments, above ADD p50 with %d", top, levels[0]), slower, 0.5, "ms")
@@ -161,7 +169,7 @@ func (b *bench) judgeLevels(levels []int, at []levelFigures, alike levelFigures)
 	b.report.atMost(fmt.Sprintf("DEL p50 with %d attachments / with %d", top, levels[0]),
 		float64(median(last.del))/float64(median(first.del)), 1.1, "x")
 	if b.network(floorName) != nil {
-		b.report.note("On the nodes with the fewest and the most attachments, the floor's ADD takes %s and %s ms, and its DEL %s and %s ms",
+		t.note("On the nodes with the fewest and the most attachments, the floor's ADD takes %s and %s ms, and its DEL %s and %s ms",
 			num(median(first.floorAdd)), num(median(last.floorAdd)), num(median(first.floorDel)), num(median(last.floorDel)))
 	}
 }

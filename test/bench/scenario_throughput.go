@@ -54,7 +54,7 @@ func (b *bench) throughput(ctx context.Context, spare, busy []*pod, keep int, al
 	b.report.atMost("longest wait to change another link while the API deletes links", ms(slices.Max(worst.lock)), 20, "ms")
 	b.report.atMost("longest ADD while the API deletes links, above an idle ADD's p50", ms(slices.Max(worst.add))-ms(percentile(quiet.add, 50)), 20, "ms")
 	alone.judge(b.report, gone, worst, percentile(quiet.add, 50))
-	b.report.note("Without execs the agent answers %.0f ADDs/s and %.0f DELs/s", median(adds), median(dels))
+	t.note("Without execs the agent answers %.0f ADDs/s and %.0f DELs/s", median(adds), median(dels))
 	if _, err := b.drain(ctx, spare, rest); err != nil {
 		return err
 	}

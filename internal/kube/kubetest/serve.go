@@ -49,9 +49,13 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case fail != 0:
 		refuse(w, fail, "")
 	case !ok:
-		refuse(w, http.StatusForbidden, "")
+		discover(w, r)
 	case r.Method == http.MethodPatch && sub == "status":
 		s.patch(w, r, resource, key)
+	case r.Method == http.MethodPut && key != "":
+		s.update(w, r, resource, key, sub)
+	case r.Method == http.MethodPost && key == "":
+		s.create(w, r, resource)
 	case r.Method != http.MethodGet:
 		refuse(w, http.StatusForbidden, "")
 	case key != "":
@@ -142,8 +146,8 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, resource string, 
 	for {
 		s.mu.Lock()
 		var later []event
-		for _, e := range s.events {
-			if e.version > since && e.resource == resource && selects(r, e.object) {
+		for _, e := range s.events[s.behind(since):] {
+			if e.resource == resource && selects(r, e.object) {
 				later = append(later, e)
 			}
 		}
@@ -161,6 +165,12 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, resource string, 
 			return
 		}
 	}
+}
+
+// behind returns the index of the first event after a version. The caller holds s.mu.
+func (s *Server) behind(since int) int {
+	i, _ := slices.BinarySearchFunc(s.events, since+1, func(e event, version int) int { return e.version - version })
+	return i
 }
 
 func await(ctx context.Context, news <-chan struct{}) bool {
@@ -220,12 +230,7 @@ func (s *Server) patch(w http.ResponseWriter, r *http.Request, resource, key str
 	s.put(resource, now)
 	text, _ := json.Marshal(next)
 	s.patches = append(s.patches, string(text))
-	out := asObject(now)
-	s.mu.Unlock()
-	_ = json.NewEncoder(w).Encode(out)
-	if s.Wrote != nil {
-		s.Wrote(resource, out)
-	}
+	s.answer(w, resource, now)
 }
 
 // annotate merges a patch of annotations into an object's metadata.

@@ -1,4 +1,4 @@
-// Package kubetest is a Kubernetes API server in memory, for tests: it serves what an agent reads and writes, and what clients
+// Package kubetest is a Kubernetes API server in memory, for tests and benchmarks: it serves what an agent reads and writes, and what clients
 // have to expect of it. It fails, answers slowly, forgets old versions, and shows old ones.
 package kubetest
 
@@ -37,7 +37,7 @@ type event struct {
 
 // Server is an API server.
 type Server struct {
-	*httptest.Server
+	*httptest.Server // nil unless Serve has started it
 	// Wrote is told of each status that a client has written; it may be nil. It runs without the server's lock.
 	Wrote func(resource string, o Object)
 
@@ -56,9 +56,14 @@ type Server struct {
 	asked   []string      // what was asked for: METHOD PATH
 }
 
+// New returns a server that serves nobody yet: it is an http.Handler.
+func New() *Server {
+	return &Server{objects: map[string]map[string]Object{}, news: make(chan struct{})}
+}
+
 // Serve starts a server, until the test ends.
 func Serve(t *testing.T) *Server {
-	s := &Server{objects: map[string]map[string]Object{}, news: make(chan struct{})}
+	s := New()
 	s.Server = httptest.NewServer(s)
 	t.Cleanup(s.Close)
 	t.Cleanup(s.CloseClientConnections)
