@@ -200,6 +200,8 @@ failSwapOn: false
 oomScoreAdj: 0
 makeIPTablesUtilChains: false
 resolvConf: ""
+clusterDNS: [` + clusterDNS + `]
+clusterDomain: cluster.local
 imageGCHighThresholdPercent: 100
 evictionHard: {memory.available: 1Mi}
 `
