@@ -30,6 +30,7 @@ type node struct {
 	pooled       bool   // pods get addresses of the cluster's pools
 	routing      string // "": the default
 	cooldown     string // "": the default
+	sweeps       string // time between two; "": the default
 	healthConfig string // such as ", health: {interval: 1s}"
 
 	containerd, kubelet, proxy, berthd *daemon
@@ -177,6 +178,9 @@ func (n *node) configure() {
 	config += "}\n"
 	if n.cooldown != "" {
 		config += "cooldown: " + n.cooldown + "\n"
+	}
+	if n.sweeps != "" {
+		config += "sweepInterval: " + n.sweeps + "\n"
 	}
 	n.write("etc/berth/berthd.yaml", config)
 }

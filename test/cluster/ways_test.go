@@ -52,15 +52,17 @@ func (c *cluster) startPools() {
 	c.installOperator()
 	c.operator = c.startOperator(0, "--leader-elect=false")
 	c.apply(sharedPools)
+	var former []string
 	for _, n := range c.nodes {
-		n.pooled = true
+		former = append(former, c.cidrs(n.name)...)
+		n.pooled, n.sweeps = true, "1s" // a sweep lets go of CIDRs that have drained
 	}
 	c.reconfigure()
 	for _, n := range c.nodes {
-		nettest.Eventually(c.t, n.name+" to have let go of the nodes' CIDRs", func() bool {
-			return !slices.ContainsFunc(c.nodes, func(o *node) bool { return n.has(c.cidrs(o.name)) })
-		})
+		nettest.Eventually(c.t, n.name+" to have let go of the nodes' CIDRs", func() bool { return !n.has(former) })
+		n.sweeps = ""
 	}
+	c.reconfigure()
 	c.waitWhole()
 }
 
