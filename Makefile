@@ -88,9 +88,10 @@ packages: ## two versions of packages, image, archive, SBOMs and checksums, into
 before: ## the programs of the version before this one, into bin/before/
 	@test/before bin/before
 
-cluster: ## the programs of Kubernetes and etcd, into the user's cache folder, and Helm: 15 minutes, once a version
+cluster: ## the programs of Kubernetes and etcd, into the user's cache folder, Helm, and what makes the image: 15 minutes, once a version
 	GO=$(GO) test/cluster/build
 	$(GO) -C test/helm build -o /dev/null helm.sh/helm/v4/cmd/helm
+	$(GO) -C build build -o /dev/null ./image
 
 bench: build peers ## measure Berth beside its peers, into docs/BENCHMARKS.md
 	$(GO) run ./test/bench -out docs/BENCHMARKS.md

@@ -14,16 +14,20 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// said returns what the pods of a node have printed, as the kubelet keeps it.
-func (n *node) said() string {
-	logs, err := filepath.Glob(filepath.Join(n.disk, "var/log/pods/*/pod/*.log"))
-	must(n.t, err)
-	var all strings.Builder
-	for _, l := range logs {
-		raw, _ := os.ReadFile(l) // its pod may be gone
-		all.Write(raw)
+// ending returns how many of these pods the node's kubelet has told to end, by what they have printed.
+func (n *node) ending(all []pod) (ended int) {
+	n.t.Helper()
+	for _, p := range all {
+		logs, err := filepath.Glob(filepath.Join(n.disk, "var/log/pods/*_"+p.Metadata.UID+"/pod/*.log"))
+		must(n.t, err)
+		if slices.ContainsFunc(logs, func(l string) bool {
+			raw, _ := os.ReadFile(l) // its pod may be gone
+			return strings.Contains(string(raw), "ending")
+		}) {
+			ended++
+		}
 	}
-	return all.String()
+	return ended
 }
 
 // answers returns what the pod at an address says to the node.
@@ -42,16 +46,24 @@ func (n *node) answers(addr string) (said string) {
 	return said
 }
 
-// The API server ends while pods do. The kubelet ends their sandboxes, and the agent detaches them at once. A pod whose
+// A node does without the API server, and then without its agent.
+func TestAway(t *testing.T) {
+	c := startBothWays(t, 1)
+	for range c.ways() {
+		c.apiServerAway(c.nodes[0])
+		c.agentAway(c.nodes[0])
+	}
+}
+
+// apiServerAway: the API server ends while pods do. The kubelet ends their sandboxes, and the agent detaches them at once. A pod whose
 // sandbox dies gets another one, with other addresses. Once the API server is back, new pods come.
-func TestAPIServerAway(t *testing.T) {
-	c := startCluster(t, 1)
-	empty, n := c.states(), c.nodes[0]
+func (c *cluster) apiServerAway(n *node) {
+	t, empty := c.t, c.states()
 	const pods, linger = 4, 5 * time.Second
 	stays := c.deploy("stays", 1, 0)[0]
-	c.deploy("web", pods, linger)
+	ends := c.deploy("web", pods, linger)
 	c.mustKubectl("delete", "deployment", "web")
-	nettest.Eventually(t, "the kubelet to tell the pods to end", func() bool { return strings.Count(n.said(), "ending") == pods })
+	nettest.Eventually(t, "the kubelet to tell the pods to end", func() bool { return n.ending(ends) == pods })
 	c.api.kill()
 	began := time.Now()
 	if left := len(n.attachments()); left != pods+1 {
@@ -85,11 +97,10 @@ func TestAPIServerAway(t *testing.T) {
 	c.nothingLeft(empty)
 }
 
-// The agent dies, and pods end meanwhile: the plugin cuts them off and queues their deletions. The next agent carries
+// agentAway: the agent dies, and pods end meanwhile: the plugin cuts them off and queues their deletions. The next agent carries
 // these out. A kubelet that is started anew finds nothing amiss.
-func TestAgentAway(t *testing.T) {
-	c := startCluster(t, 1)
-	empty, n := c.states(), c.nodes[0]
+func (c *cluster) agentAway(n *node) {
+	t, empty := c.t, c.states()
 	c.deploy("web", 6, 0)
 	n.berthd.kill()
 	began := time.Now()

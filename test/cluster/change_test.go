@@ -144,11 +144,7 @@ func gone(c *cluster, n *node) {
 		o.berth("audit")
 	}
 	c.t.Logf("the other nodes have forgotten %s %s after its Node was to be deleted", n.name, time.Since(began).Round(10*time.Millisecond))
-	for _, p := range c.pods("web") {
-		if p.Spec.NodeName == n.name {
-			c.mustKubectl("delete", "pod", p.Metadata.Name, "--force", "--grace-period=0")
-		}
-	}
+	c.mustKubectl("delete", "pods", "--all-namespaces", "--field-selector=spec.nodeName="+n.name, "--force", "--grace-period=0")
 	nettest.Eventually(c.t, "the pods to be ready elsewhere", func() bool {
 		all := c.pods("web")
 		return len(all) == 6 && !slices.ContainsFunc(all, func(p pod) bool { return !p.ready() || p.Spec.NodeName == n.name })

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -143,31 +144,46 @@ func (c *cluster) serveHostPort() {
 	}
 }
 
-// confined fails the test unless the node's agent has the capabilities that the chart names, and no others, and a seccomp filter.
-func (n *node) confined() {
+// processes returns the node's processes of a name, in its own network namespace.
+func (n *node) processes(name string) (pids []int) {
 	n.t.Helper()
-	const want = uint64(1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_DAC_READ_SEARCH)
 	all, err := filepath.Glob("/proc/[0-9]*/comm")
 	must(n.t, err)
-	found := false
 	for _, comm := range all {
-		name, _ := os.ReadFile(comm)
+		is, _ := os.ReadFile(comm)
 		var at unix.Stat_t
-		if err := unix.Stat(filepath.Join(filepath.Dir(comm), "ns/net"), &at); err != nil || string(name) != "berthd\n" || at.Ino != n.net.Ref().Ino {
-			continue
+		if err := unix.Stat(filepath.Join(filepath.Dir(comm), "ns/net"), &at); err == nil && string(is) == name+"\n" && at.Ino == n.net.Ref().Ino {
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(comm)))
+			must(n.t, err)
+			pids = append(pids, pid)
 		}
-		found = true
-		status, err := os.ReadFile(filepath.Join(filepath.Dir(comm), "status"))
+	}
+	return pids
+}
+
+// confined fails the test unless the processes of a name, of which there is one, are what these lines of their status say.
+func (n *node) confined(name string, lines ...string) {
+	n.t.Helper()
+	pids := n.processes(name)
+	if len(pids) == 0 {
+		n.t.Errorf("there is no %s on %s", name, n.name)
+	}
+	for _, pid := range pids {
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 		must(n.t, err)
-		for _, line := range []string{fmt.Sprintf("CapEff:\t%016x\n", want), fmt.Sprintf("CapBnd:\t%016x\n", want), "Seccomp:\t2\n"} {
-			if !strings.Contains(string(status), line) {
-				n.t.Errorf("the agent of %s may do other things than %q:\n%s", n.name, line, status)
+		for _, line := range lines {
+			if !strings.Contains(string(status), line+"\n") {
+				n.t.Errorf("%s of %s may do other things than %q:\n%s", name, n.name, line, status)
 			}
 		}
 	}
-	if !found {
-		n.t.Errorf("there is no agent on %s", n.name)
-	}
+}
+
+// agentConfined fails the test unless the node's agent has the capabilities that the chart names, and no others, and a seccomp filter.
+func (n *node) agentConfined() {
+	n.t.Helper()
+	const want = uint64(1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_DAC_READ_SEARCH)
+	n.confined("berthd", fmt.Sprintf("CapEff:\t%016x", want), fmt.Sprintf("CapBnd:\t%016x", want), "Seccomp:\t2")
 }
 
 // lacksNothing fails the test if the node's agent lacks anything of the kernel that it could have with more rights.

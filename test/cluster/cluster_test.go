@@ -17,8 +17,9 @@ import (
 // cluster is a control plane and nodes.
 type cluster struct {
 	*control
-	nodes []*node
-	pod   string // the pods' program
+	nodes    []*node
+	pod      string  // the pods' program
+	operator *daemon // gives nodes their blocks, in tests that range over ways
 }
 
 // startCluster starts a cluster, and returns when its nodes are ready and have routes to each other's pods. The nodes are on

@@ -28,6 +28,9 @@ const (
 	serviceCIDRs = "10.96.0.0/16,fd00:96::/112"
 )
 
+// clusterDNS is the address of the cluster's DNS, which kubelets give to pods. It is there when a test starts one.
+const clusterDNS = "10.96.0.10"
+
 // control is the cluster's control plane.
 type control struct {
 	*machine

@@ -3,8 +3,10 @@ package cluster
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -12,22 +14,35 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// berthImage is the image of the DaemonSet's pods.
-const berthImage = "berth.test/berth:1"
+// berthImage is the image that build/image makes of build/Dockerfile and this tree, as `make image` does.
+const berthImage = "localhost/berth:test"
 
-// writeBerthImage writes an image like that of build/Dockerfile into a file.
-func writeBerthImage(t *testing.T) (file string) {
+// chartImage has the chart use it.
+const chartImage = "--set-string=image.repository=localhost/berth,image.tag=test,image.pullPolicy=Never"
+
+// loadBerth gives all nodes Berth's image.
+func (c *cluster) loadBerth(t *testing.T) {
 	t.Helper()
-	bin := programs.Own(t)
-	files := []programs.File{{Name: "var/run", Mode: 0o777, Link: "/run"}}
-	for _, name := range []string{"berth", "berthd", "berth-cni"} {
-		content, err := os.ReadFile(filepath.Join(bin, name))
-		must(t, err)
-		files = append(files, programs.File{Name: "usr/bin/" + name, Mode: 0o755, Content: content})
+	tree, context, to := programs.Tree(t), t.TempDir(), t.TempDir()
+	maker, image := filepath.Join(to, "image"), filepath.Join(to, "berth.tar")
+	examples := filepath.Join(context, runtime.GOARCH, "examples")
+	must(t, os.CopyFS(filepath.Join(context, runtime.GOARCH, "bin"), os.DirFS(programs.Own(t))),
+		os.MkdirAll(filepath.Join(context, "var"), 0o755), os.Symlink("/run", filepath.Join(context, "var/run")), os.MkdirAll(examples, 0o755))
+	for _, name := range []string{"berth.rules.yaml", "berth.dashboard.json"} {
+		raw, err := os.ReadFile(filepath.Join(tree, "deploy", name))
+		must(t, err, os.WriteFile(filepath.Join(examples, name), raw, 0o644))
 	}
-	file = filepath.Join(t.TempDir(), "berth.tar")
-	programs.Image{Name: berthImage, Entrypoint: []string{"/usr/bin/berthd"}, Path: "/usr/bin", Files: files}.Write(t, file)
-	return file
+	for _, command := range [][]string{
+		{"go", "-C", filepath.Join(tree, "build"), "build", "-o", maker, "./image"}, // as `make cluster` does
+		{maker, filepath.Join(tree, "build/Dockerfile"), context, "test", image, runtime.GOARCH},
+	} {
+		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("making Berth's image: %v\n%s", err, out)
+		}
+	}
+	for _, n := range c.nodes {
+		n.load(image)
+	}
 }
 
 // manifest returns a manifest of deploy/kubernetes with the test's image.
@@ -47,12 +62,8 @@ func manifest(t *testing.T, name string) string {
 func TestDaemonSet(t *testing.T) {
 	helm := buildHelm(t)
 	c := startBare(t, 3, 3)
-	image := writeBerthImage(t)
-	for _, n := range c.nodes {
-		n.load(image)
-	}
-	c.helm(helm, "install", "berth", chart(t), "--set-string=image.repository=berth.test/berth,image.tag=1,image.pullPolicy=Never",
-		"--wait", "--timeout=60s")
+	c.loadBerth(t)
+	c.helm(helm, "install", "berth", chart(t), chartImage, "--wait", "--timeout=60s")
 	c.waitWhole()
 	c.available()
 	c.onlyItself()
@@ -60,6 +71,26 @@ func TestDaemonSet(t *testing.T) {
 	c.reach(c.deploy("web", 6, 0))
 	c.serveHostPort()
 	c.asksAgents()
+	c.replaceAgents()
+	c.reach(c.pods("web"))
+	for _, n := range c.nodes {
+		n.agentConfined()
+		n.lacksNothing()
+	}
+	c.helm(helm, "uninstall", "berth", "--wait", "--timeout=60s") // pods can be deleted all the same
+	c.mustKubectl("delete", "deployment", "web", "limited", "--cascade=foreground", "--timeout=60s")
+	c.apply(manifest(t, "berth.yaml"))
+	c.mustKubectl("rollout", "status", "--namespace=kube-system", "daemonset/berth", "--timeout=60s")
+	c.noDELFailed()
+	for _, n := range c.nodes {
+		nettest.Eventually(t, n.name+"'s responder to answer", func() bool { h, _ := n.health(); return h.Error == "" && len(h.Addresses) == 2 })
+	}
+	c.nothingLeft(empty)
+}
+
+// replaceAgents replaces the agents' pods, node by node, while pods of the Deployment web come and go. In the end it has 9.
+func (c *cluster) replaceAgents() {
+	c.t.Helper()
 	c.mustKubectl("rollout", "restart", "--namespace=kube-system", "daemonset/berth")
 	for round := range 3 {
 		c.mustKubectl("scale", "deployment/web", "--replicas=0")
@@ -67,21 +98,15 @@ func TestDaemonSet(t *testing.T) {
 		c.mustKubectl("rollout", "status", "deployment/web", "--timeout=60s")
 	}
 	c.mustKubectl("rollout", "status", "--namespace=kube-system", "daemonset/berth", "--timeout=120s")
-	nettest.Eventually(t, "the former pods to be gone", func() bool { return len(c.pods("web")) == 9 })
-	c.reach(c.pods("web"))
+	nettest.Eventually(c.t, "the former pods to be gone", func() bool { return len(c.pods("web")) == 9 })
+}
+
+// noDELFailed fails the test if a kubelet has heard of a DEL that failed.
+func (c *cluster) noDELFailed() {
+	c.t.Helper()
 	for _, n := range c.nodes {
-		n.confined()
-		n.lacksNothing()
-	}
-	c.helm(helm, "uninstall", "berth", "--wait", "--timeout=60s") // pods can be deleted all the same
-	c.mustKubectl("delete", "deployment", "web", "limited", "--cascade=foreground", "--timeout=60s")
-	c.apply(manifest(t, "berth.yaml"))
-	c.mustKubectl("rollout", "status", "--namespace=kube-system", "daemonset/berth", "--timeout=60s")
-	for _, n := range c.nodes {
-		if log := n.kubelet.words(); strings.Contains(log, "failed to destroy network") {
-			t.Errorf("a DEL has failed on %s", n.name)
+		if strings.Contains(n.kubelet.words(), "failed to destroy network") {
+			c.t.Errorf("a DEL has failed on %s", n.name)
 		}
-		nettest.Eventually(t, n.name+"'s responder to answer", func() bool { h, _ := n.health(); return h.Error == "" && len(h.Addresses) == 2 })
 	}
-	c.nothingLeft(empty)
 }

@@ -33,10 +33,7 @@ func (n *node) installed() (files []string) {
 // network's link has the node's addresses: until then no runtime takes Berth for the node's network.
 func TestMigrate(t *testing.T) {
 	c := startBare(t, 2)
-	image := writeBerthImage(t)
-	for _, n := range c.nodes {
-		n.load(image)
-	}
+	c.loadBerth(t)
 	c.apply(manifest(t, "berth.yaml"))
 	c.waitWhole()
 	c.reach(c.deploy("web", 4, 0))

@@ -26,8 +26,12 @@ type node struct {
 	bin    string // folder of Berth's programs
 	image  string // file of writeImage
 
-	pooled       bool   // its pods get addresses of the cluster's pools, which rest for a second
-	healthConfig string // what berthd.yaml says beyond the node's name, such as ", health: {interval: 1s}"
+	// What berthd.yaml says beyond the node's name.
+	pooled       bool   // pods get addresses of the cluster's pools
+	routing      string // "": the default
+	cooldown     string // "": the default
+	sweeps       string // time between two; "": the default
+	healthConfig string // such as ", health: {interval: 1s}"
 
 	containerd, kubelet, proxy, berthd *daemon
 }
@@ -164,11 +168,21 @@ func (n *node) startBerth(c *control) {
 // configure writes the agent's configuration.
 func (n *node) configure() {
 	n.t.Helper()
-	addresses, cooldown := "", ""
+	config := "kubernetes: {node: " + n.name + ", kubeconfig: /etc/berth/kubeconfig" + n.healthConfig
 	if n.pooled {
-		addresses, cooldown = ", addresses: pools", "cooldown: 1s\n"
+		config += ", addresses: " + string(ofPools)
 	}
-	n.write("etc/berth/berthd.yaml", fmt.Sprintf("kubernetes: {node: %s, kubeconfig: /etc/berth/kubeconfig%s%s}\n%s", n.name, addresses, n.healthConfig, cooldown))
+	if n.routing != "" {
+		config += ", routing: " + n.routing
+	}
+	config += "}\n"
+	if n.cooldown != "" {
+		config += "cooldown: " + n.cooldown + "\n"
+	}
+	if n.sweeps != "" {
+		config += "sweepInterval: " + n.sweeps + "\n"
+	}
+	n.write("etc/berth/berthd.yaml", config)
 }
 
 // serves reports whether the node's agent serves requests.
@@ -200,6 +214,8 @@ failSwapOn: false
 oomScoreAdj: 0
 makeIPTablesUtilChains: false
 resolvConf: ""
+clusterDNS: [` + clusterDNS + `]
+clusterDomain: cluster.local
 imageGCHighThresholdPercent: 100
 evictionHard: {memory.available: 1Mi}
 `

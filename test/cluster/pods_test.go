@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -126,8 +125,11 @@ func (c *cluster) reach(all []pod) {
 		}
 	}
 	var asking sync.WaitGroup
+	turns := make(chan struct{}, 8)
 	for _, p := range all {
 		asking.Go(func() {
+			turns <- struct{}{}
+			defer func() { <-turns }()
 			if _, err := c.kubectl(append([]string{"exec", p.Metadata.Name, "--", "/pod", "ask"}, ask...)...); err != nil {
 				c.t.Errorf("pod %s on %s does not reach all others: %v", p.Metadata.Name, p.Spec.NodeName, err)
 			}
@@ -173,84 +175,4 @@ func (c *cluster) nothingLeft(empty []nettest.State) {
 			c.t.Error(out, err)
 		}
 	}
-}
-
-// Pods run on three nodes, and each reaches each other by both families and is seen by its own address. When they are
-// gone, nothing is left of them on any node but the ways to other nodes.
-func TestPods(t *testing.T) {
-	c := startCluster(t, 3)
-	empty := c.states()
-	began := time.Now()
-	all := c.deploy("web", 12, 0)
-	t.Logf("12 pods are ready after %s", time.Since(began).Round(10*time.Millisecond))
-	on := map[string]int{}
-	for _, p := range all {
-		on[p.Spec.NodeName]++
-	}
-	if len(on) != len(c.nodes) {
-		t.Errorf("the pods are not on all nodes: %v", on)
-	}
-	began = time.Now()
-	c.reach(all)
-	t.Logf("each has reached each after %s", time.Since(began).Round(10*time.Millisecond))
-	began = time.Now()
-	c.mustKubectl("delete", "deployment", "web", "--cascade=foreground", "--timeout=60s")
-	t.Logf("the pods are deleted after %s", time.Since(began).Round(10*time.Millisecond))
-	c.nothingLeft(empty)
-	t.Logf("nothing is left after %s", time.Since(began).Round(10*time.Millisecond))
-	for _, n := range c.nodes {
-		if ways := n.ways(); len(ways) != 4 {
-			t.Errorf("the ways of %s to two others: %q", n.name, strings.Join(ways, ""))
-		}
-	}
-}
-
-// Two nodes are on one segment, and the third is behind a router, which knows nothing of pods. Packets between the two go
-// natively, those to and from the third through the tunnel, and each pod reaches each other by both families, also while no agent
-// runs (flannel #636). Somebody takes the tunnel away, and the agent puts it back.
-func TestRouter(t *testing.T) {
-	c := startCluster(t, 3, 3)
-	empty := c.states()
-	by := func(n *node) (links string) {
-		for _, w := range n.ways() {
-			f := strings.Fields(w)
-			links += f[slices.Index(f, "dev")+1][:4] + " "
-		}
-		return links
-	}
-	for i, want := range []string{"bert bert eth0 eth0 ", "bert bert eth0 eth0 ", "bert bert bert bert "} {
-		links := strings.Fields(by(c.nodes[i]))
-		slices.Sort(links)
-		if got := strings.Join(links, " ") + " "; got != want {
-			t.Errorf("%s leads to others by %q, not %q", c.nodes[i].name, got, want)
-		}
-	}
-	all := c.deploy("web", 6, 0)
-	c.reach(all)
-	far := c.nodes[2]
-	for _, p := range all { // as the kubelet of another node, or the API server, may have to
-		for _, a := range p.Status.PodIPs {
-			if said := far.answers(a.IP); !strings.HasPrefix(said, p.Metadata.Name+" ") {
-				t.Errorf("the node %s does not reach pod %s at %s on %s: %q", far.name, p.Metadata.Name, a.IP, p.Spec.NodeName, said)
-			}
-		}
-	}
-	for _, n := range c.nodes {
-		n.berthd.kill()
-		nettest.Run(t, n.net, "ip neighbour flush all") // of which the kernel keeps those that are permanent
-	}
-	c.reach(all)
-	for _, n := range c.nodes {
-		n.berthd.start()
-	}
-	device := ""
-	for _, w := range far.ways() {
-		f := strings.Fields(w)
-		device = f[slices.Index(f, "dev")+1]
-	}
-	nettest.Run(t, far.net, "ip link del "+device)
-	nettest.Eventually(t, "a sweep to have put the tunnel back", func() bool { return len(far.ways()) == 4 })
-	c.reach(all)
-	c.mustKubectl("delete", "deployment", "web", "--cascade=foreground", "--timeout=60s")
-	c.nothingLeft(empty)
 }

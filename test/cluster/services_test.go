@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"strings"
-	"testing"
 
 	"github.com/berth-net/berth/internal/nettest"
 )
@@ -39,12 +38,10 @@ func (c *control) serve(app string) (addrs []string, port int) {
 	return s.Spec.ClusterIPs, s.Spec.Ports[0].NodePort
 }
 
-// Services lead to pods on all nodes: from pods, from nodes, and from outside by the nodes' ports; natively and through the
-// tunnel. A pod that a service leads to itself, too, is reached. When the pods are gone nothing is left of them.
-func TestServices(t *testing.T) {
-	c := startCluster(t, 3, 3)
-	empty := c.states()
-	all := c.deploy("web", 6, 0)
+// servicesLead checks that a Service leads to pods on all nodes: from pods, from nodes, and from outside by the nodes' ports;
+// natively and through the tunnel. A pod that the Service leads to itself, too, is reached.
+func (c *cluster) servicesLead(all []pod) {
+	c.t.Helper()
 	addrs, port := c.serve("web")
 	var places []string
 	for _, a := range addrs {
@@ -57,32 +54,27 @@ func TestServices(t *testing.T) {
 	for _, p := range all {
 		names = append(names, p.Metadata.Name)
 	}
+	meet := func(places []string) []string { return append([]string{"meet", strings.Join(names, ",")}, places...) }
 	askers := map[string]func() (string, error){
-		"the world": func() (string, error) {
-			return c.run(c.pod, append([]string{"meet", strings.Join(names, ",")}, places[2:]...)...)
-		},
+		"the world": func() (string, error) { return c.run(c.pod, meet(places[2:])...) },
 	}
 	for _, n := range c.nodes {
-		askers["node "+n.name] = func() (string, error) {
-			return n.run(c.pod, append([]string{"meet", strings.Join(names, ",")}, places...)...)
-		}
+		askers["node "+n.name] = func() (string, error) { return n.run(c.pod, meet(places)...) }
 	}
 	for _, p := range all {
 		askers["pod "+p.Metadata.Name+" on "+p.Spec.NodeName] = func() (string, error) {
-			return c.kubectl(append([]string{"exec", p.Metadata.Name, "--", "/pod", "meet", strings.Join(names, ",")}, places...)...)
+			return c.kubectl(append([]string{"exec", p.Metadata.Name, "--", "/pod"}, meet(places)...)...)
 		}
 	}
 	for who, ask := range askers {
 		if _, err := ask(); err != nil {
-			t.Errorf("%s: %v", who, err)
+			c.t.Errorf("%s: %v", who, err)
 		}
 	}
 	c.mustKubectl("delete", "service", "web")
-	c.mustKubectl("delete", "deployment", "web", "--cascade=foreground", "--timeout=60s")
 	for _, n := range c.nodes {
-		nettest.Eventually(t, "kube-proxy of "+n.name+" to forget the service", func() bool {
-			return !strings.Contains(nettest.Snapshot(t, n.net).String(), "default/web")
+		nettest.Eventually(c.t, "kube-proxy of "+n.name+" to forget the service", func() bool {
+			return !strings.Contains(nettest.Snapshot(c.t, n.net).String(), "default/web")
 		})
 	}
-	c.nothingLeft(empty)
 }

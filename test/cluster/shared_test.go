@@ -1,9 +1,7 @@
 package cluster
 
 import (
-	"fmt"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -30,6 +28,13 @@ spec:
   ipv4: {cidrs: [10.244.201.0/24], blockSize: 29}
   ipv6: {cidrs: ["fd00:244:0:c9::/112"], blockSize: 125}
 `
+
+// share is what a node has of the pools.
+func (c *control) share(n *node) (out v1alpha1.NodeNetwork) {
+	c.t.Helper()
+	c.get(&out, "nodenetwork", n.name)
+	return out
+}
 
 // given returns how many blocks of a pool nodes have.
 func (c *control) given(pool string) int64 {
@@ -95,18 +100,17 @@ func (c *control) ofPools(n *node) (lines string) {
 	return lines
 }
 
-// Three nodes, of which one is behind a router, share two pools, as in a cluster that somebody runs: with the operator, the CRDs and
-// their rules, agents and kubelets. Nodes get blocks when their pods need them, which wait while no operator runs; an
-// operator that is killed while it gives does no harm. Pods get addresses of the pool that they ask for, and each reaches each.
-// Blocks go back when pods go, and when the pools go, nothing is left on any node.
+// Three nodes, of which one is behind a router, share two pools, as in a cluster that somebody runs: the chart installs CRDs, operators
+// and agents, and no node has a network before an operator has given it blocks. Nodes get blocks when their pods need them, which
+// wait while no operator runs; an operator that is killed while it gives does no harm. Pods get addresses of the pool that they
+// ask for, and each reaches each. Pods come and go while the agents are replaced, and each DEL succeeds. Blocks go back when pods
+// go, also those of a node that is gone for ever; and when the pools go, nothing is left on any node.
 func TestPools(t *testing.T) {
+	helm := buildHelm(t)
 	c := startBare(t, 3, 3)
-	c.installOperator()
-	op := c.startOperator(0, "--leader-elect=false")
-	for _, n := range c.nodes {
-		n.pooled = true
-		n.startBerth(c.control)
-	}
+	c.loadBerth(t)
+	c.helm(helm, "install", "berth", chart(t), chartImage, "--set=pools.enabled=true", "--set-string=config.cooldown=1s", "--wait", "--timeout=60s")
+	c.operatorsConfined()
 	c.apply(sharedPools)
 	c.waitWhole()
 	empty := c.states()
@@ -119,16 +123,15 @@ func TestPools(t *testing.T) {
 		}
 	}
 
-	op.kill()
 	const pods = 18
+	c.scaleOperators(0)
 	c.apply(deployment("web", pods, 0))
 	for _, n := range c.nodes {
 		nettest.Eventually(t, n.name+" to ask for more than a block has", func() bool { return c.asks(n, "blue") > 6 })
 	}
-	op.start()
-	nettest.Eventually(t, "the operator to give a block", func() bool { return c.given("blue") > 6 })
-	op.kill()
-	op.start()
+	c.scaleOperators(2)
+	nettest.Eventually(t, "an operator to give a block", func() bool { return c.given("blue") > 6 })
+	c.killLeader()
 	web := c.settle("with more than a block on each node", "web", pods)
 	c.apply(strings.Replace(deployment("coat", 3, 0), "metadata: {labels: {app: coat}}", "metadata: {labels: {app: coat}, annotations: {berth.dev/pool: red}}", 1))
 	coats := c.settle("of a pool that they ask for", "coat", 3)
@@ -142,25 +145,29 @@ func TestPools(t *testing.T) {
 	t.Log("\n" + c.mustKubectl("get", "ippools,nodenetworks", "-o", "wide"))
 	c.reach(append(web, coats...))
 
+	c.replaceAgents()
+	c.reach(append(c.pods("web"), coats...))
 	c.mustKubectl("delete", "deployment", "web", "coat", "--cascade=foreground", "--timeout=60s")
 	nettest.Eventually(t, "blocks to go back", func() bool { return c.given("blue") == 6 && c.given("red") == 0 })
 	c.nothingLeft(empty)
-
-	c.mustKubectl("delete", "ippools", "--all", "--timeout=60s")
+	c.noDELFailed()
 	for _, n := range c.nodes {
-		nettest.Eventually(t, n.name+" to have nothing of the pools", func() bool { return c.ofPools(n) == "" })
-		if out, err := n.run(n.bin+"/berth", "audit"); err != nil {
-			t.Error(out, err)
-		}
-		if s := c.share(n); len(s.Spec.Blocks)+len(s.Status.Held) > 0 {
-			t.Errorf("%s has %v and holds %v of pools that are gone", n.name, s.Spec.Blocks, s.Status.Held)
-		}
+		n.agentConfined()
+		n.lacksNothing()
+	}
+
+	c.reach(c.deploy("web", 6, 0))
+	far := c.nodes[2]
+	gone(c, far)
+	c.nodes = c.nodes[:2]
+	nettest.Eventually(t, "the blocks of a node that is gone to go back", func() bool { return c.given("blue") == 4 })
+	c.replaceOperators()
+	c.lacksNoRight()
+
+	c.mustKubectl("delete", "deployment", "web", "--cascade=foreground", "--timeout=60s")
+	c.endPools()
+	for _, n := range c.nodes {
 		c.mustKubectl("delete", "node", n.name)
 	}
 	nettest.Eventually(t, "the nodes' objects to be gone", func() bool { return c.mustKubectl("get", "nodenetworks", "-o", "name") == "" })
-	for _, d := range []*daemon{op, c.nodes[0].berthd} {
-		if words := d.words(); strings.Contains(words, "forbidden") {
-			t.Error(fmt.Errorf("%s lacks a right: %s", filepath.Base(d.program), words))
-		}
-	}
 }

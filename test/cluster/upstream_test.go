@@ -20,20 +20,12 @@ import (
 // The images that Kubernetes' tests of networks run everything in (test/utils/image/manifest.go).
 const (
 	agnhostImage = "registry.k8s.io/e2e-test-images/agnhost:2.63.0"
+	glibcImage   = "registry.k8s.io/e2e-test-images/glibc-dns-testing:2.0.0"
 	pauseImage   = "registry.k8s.io/pause:3.10.2"
 )
 
 // cannot are the specs that cannot run here: each pattern with its reason.
-var cannot = []struct{ specs, reason string }{
-	{`DNS should provide DNS for`, "the cluster has no DNS server"},
-	{`DNS should resolve DNS of partial qualified names`, "the cluster has no DNS server"},
-	{`DNS should provide /etc/hosts entries`, "it compares with what dig finds, and the cluster has no DNS server"},
-	{`Services should be able to change the type from (ClusterIP|NodePort) to ExternalName`, "it asks the cluster's DNS, and there is none"},
-	{`Services should be able to change the type from ExternalName to`, "it asks the cluster's DNS, and there is none"},
-	{`Services should (serve a basic endpoint|serve multiport endpoints|be able to create a functioning NodePort)`,
-		"it reaches the Service by its name, too, and the cluster has no DNS server"},
-	{`Services should (have session affinity work|be able to switch session affinity)`, "it reaches the Service by its name, too, and the cluster has no DNS server"},
-}
+var cannot = []struct{ specs, reason string }{}
 
 // libraries returns the files of a program of the test's machine, and of the libraries that it needs.
 func libraries(t *testing.T, name string) (files []programs.File) {
@@ -49,9 +41,9 @@ func libraries(t *testing.T, name string) (files []programs.File) {
 	return files
 }
 
-// writeAgnhost writes an image like Kubernetes' agnhost into a file: agnhost and the certificate that it serves with, a shell, curl, and
-// pod in nc's place.
-func writeAgnhost(t *testing.T, c *cluster) (file string) {
+// writeAgnhost writes an image like Kubernetes' agnhost into a file: agnhost and the certificate that it serves with, a shell, curl, the
+// programs that ask a DNS, and pod in nc's place. It is an image like glibc-dns-testing, too, because all programs have glibc here.
+func writeAgnhost(t *testing.T, c *cluster, name string) (file string) {
 	t.Helper()
 	files := programs.Busybox(t, "cat", "echo", "sleep", "test", "timeout", "true", "false", "hostname", "grep", "ls", "wget", "date", "seq", "tr", "sort")
 	keys := filepath.Join(c.disk, "etc/kubernetes")
@@ -62,11 +54,13 @@ func writeAgnhost(t *testing.T, c *cluster) (file string) {
 		must(t, err)
 		files = append(files, programs.File{Name: to, Mode: 0o755, Content: content})
 	}
-	files = append(append(files, libraries(t, "curl")...), libraries(t, "dash")...) // busybox's own shell would take busybox's own nc
+	for _, program := range []string{"curl", "dig", "nslookup", "getent", "dash"} { // busybox's own shell would take busybox's own nc
+		files = append(files, libraries(t, program)...)
+	}
 	files = append(files, programs.File{Name: "bin/sh", Mode: 0o777, Link: found(t, "dash")},
 		programs.File{Name: "etc/passwd", Mode: 0o644, Content: []byte("root:x:0:0:root:/:/bin/sh\n")})
 	file = filepath.Join(t.TempDir(), "agnhost.tar")
-	programs.Image{Name: agnhostImage, Entrypoint: []string{"/agnhost"}, Command: []string{"pause"}, Path: "/bin:/usr/bin:/", Files: files}.Write(t, file)
+	programs.Image{Name: name, Entrypoint: []string{"/agnhost"}, Command: []string{"pause"}, Path: "/bin:/usr/bin:/", Files: files}.Write(t, file)
 	return file
 }
 
@@ -99,10 +93,11 @@ func TestUpstream(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(c.bin, ".stamp-e2e")); err != nil {
 		programs.Missing(t, "Kubernetes' tests are missing: run `make test-e2e`")
 	}
-	image, pause := writeAgnhost(t, c), writePause(t, c.pod)
+	images := []string{writeAgnhost(t, c, agnhostImage), writeAgnhost(t, c, glibcImage), writePause(t, c.pod)}
 	for _, n := range c.nodes {
-		n.load(image)
-		n.load(pause)
+		for _, image := range images {
+			n.load(image)
+		}
 		for _, cidr := range c.cidrs(n.name) { // the API server reaches pods for those who ask it to; its machine is no node
 			via := n.address4()
 			if strings.Contains(cidr, ":") {
@@ -112,6 +107,7 @@ func TestUpstream(t *testing.T) {
 		}
 	}
 	empty := c.states()
+	c.startDNS(t)
 	focus := `\[sig-network\].*\[Conformance\]`
 	if only := os.Getenv("E2E_FOCUS"); only != "" {
 		focus = only
@@ -129,6 +125,7 @@ func TestUpstream(t *testing.T) {
 		t.Fatalf("%v; the tests ended: %v\n%s", err, failed, said)
 	}
 	judge(t, focus, raw)
+	c.stopDNS()
 	c.nothingLeft(empty)
 }
 

@@ -57,31 +57,47 @@ func (c *cluster) settle(what, app string, pods int) (all []pod) {
 	return all
 }
 
-// Sixty pods are updated while a kubelet and a containerd are killed, a node is drained, and pods are deleted by force, among them
-// one of a StatefulSet whose successor comes to the same node before the former's DEL. Whatever is there then reaches all others,
-// and in the end nothing is left.
+// Sixty pods reach each other. They are updated while a kubelet and a containerd are killed, a node is drained, and pods are deleted
+// by force, among them one of a StatefulSet whose successor comes to the same node before the former's DEL. Whatever is there then
+// reaches all others, and in the end nothing is left.
 func TestWorkloads(t *testing.T) {
-	c := startCluster(t, 3, 3)
-	empty := c.states()
-	const pods = 60
+	c := startBothWays(t, 3, 3)
+	for range c.ways() {
+		empty := c.states()
+		c.work(60)
+		c.mustKubectl("delete", "deployment/web", "statefulset/db", "--cascade=foreground", "--timeout=120s")
+		c.nothingLeft(empty)
+	}
+}
+
+// work does with a Deployment of so many pods what people do.
+func (c *cluster) work(pods int) {
+	c.t.Helper()
 	one, two, three := c.nodes[0], c.nodes[1], c.nodes[2]
 	c.apply(deployment("web", pods, 0))
-	c.reach(some(c.settle("at first", "web", pods), 3))
+	all := c.settle("at first", "web", pods)
+	began := time.Now()
+	c.reach(all)
+	c.t.Logf("each has reached each after %s", time.Since(began).Round(10*time.Millisecond))
 
 	c.mustKubectl("rollout", "restart", "deployment/web")
-	nettest.Eventually(t, "a former pod to end", func() bool { return one.said() != "" })
+	nettest.Eventually(c.t, "a former pod to end", func() bool { return one.ending(all) > 0 })
 	one.kubelet.kill()
 	two.containerd.kill()
 	two.containerd.start()
 	one.kubelet.start()
-	nettest.Eventually(t, "the next pod to end", func() bool { return three.said() != "" })
+	nettest.Eventually(c.t, "the next pod to end", func() bool { return three.ending(all) > 0 })
 	three.kubelet.kill()
 	three.kubelet.start()
+	if c.operator != nil {
+		c.operator.kill()
+		c.operator.start()
+	}
 	c.mustKubectl("rollout", "status", "deployment/web", "--timeout=180s")
 	c.reach(some(c.settle("after the update", "web", pods), 3))
 
 	c.mustKubectl("drain", two.name, "--timeout=120s")
-	nettest.Eventually(t, "the drained node to have no pod", two.released)
+	nettest.Eventually(c.t, "the drained node to have no pod", two.released)
 	c.mustKubectl("uncordon", two.name)
 	c.reach(some(c.settle("after the drain", "web", pods), 3))
 
@@ -92,8 +108,6 @@ func TestWorkloads(t *testing.T) {
 	c.mustKubectl(append([]string{"delete", "pods", "--force", "--grace-period=0"}, names...)...)
 	c.reach(some(c.settle("after deletion by force", "web", pods), 3))
 	successor(c, three)
-	c.mustKubectl("delete", "deployment/web", "statefulset/db", "--cascade=foreground", "--timeout=120s")
-	c.nothingLeft(empty)
 }
 
 // successor: a pod of a StatefulSet is deleted by force while its node's kubelet is away. Its successor, of the same name, comes to
