@@ -2,9 +2,13 @@ package kube
 
 import (
 	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/config"
@@ -58,6 +62,21 @@ func TestPresent(t *testing.T) {
 	s.Break(0)
 	if _, uids, err = ask(); err != nil || len(uids) != 1 {
 		t.Errorf("an API server that is well again: %q, %v", uids, err)
+	}
+}
+
+// An API server that takes connections and never answers is an error in time.
+func TestPresentHangs(t *testing.T) {
+	over := make(chan struct{})
+	hangs := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-over }))
+	t.Cleanup(func() { close(over); hangs.Close() })
+	s := &kubetest.Server{Server: hangs}
+	c, err := Connect(config.Kubernetes{Node: "me", Kubeconfig: s.Kubeconfig(t)}, "test")
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := c.Pods(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("an API server that hangs: %v", err)
 	}
 }
 

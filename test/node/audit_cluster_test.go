@@ -208,6 +208,10 @@ func TestAuditClusterCannotAsk(t *testing.T) {
 	if n := len(m.list()); n != 1 {
 		t.Errorf("%d attachments of 1 are left", n)
 	}
+	m.cluster.Break(500) // so that watches end
+	m.cluster.CloseClientConnections()
+	m.cluster.Close()
+	m.wantAudit("an API server that is away", 2, "could not ask the API server", "connection refused")
 	m.kill()
 	if out, code := m.audit(); code != 2 || !strings.Contains(out, "no agent answers") {
 		t.Errorf("without an agent: exit code %d:\n%s", code, out)

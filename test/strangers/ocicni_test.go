@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	current "github.com/containernetworking/cni/pkg/types/100"
@@ -21,7 +22,9 @@ type crio struct{ program, conf, cache, bin string }
 func newCRIO(t *testing.T, n *node) *crio {
 	t.Helper()
 	c := &crio{filepath.Join(programs.Peers(t, "ocicni"), "ocicni"), t.TempDir(), t.TempDir(), n.bin}
-	must(t, os.WriteFile(filepath.Join(c.conf, "10-test.conflist"), []byte(n.conflist("1.1.0", "")), 0o600))
+	// As deploy/10-berth.conflist has it: older runtimes take cniVersion, and others the newest of cniVersions that they know.
+	list := strings.Replace(n.conflist("1.0.0", ""), `"cniVersion": "1.0.0"`, `"cniVersion": "1.0.0", "cniVersions": ["1.0.0", "1.1.0"]`, 1)
+	must(t, os.WriteFile(filepath.Join(c.conf, "10-test.conflist"), []byte(list), 0o600))
 	return c
 }
 
