@@ -65,6 +65,7 @@ func TestAuditCluster(t *testing.T) {
 
 	n.kubelet.kill()
 	c.mustKubectl("delete", "deployment", "lost", "going", "--cascade=orphan")
+	c.mustKubectl("delete", "replicaset", "-l", "app in (lost, going)", "--cascade=orphan") // so that no pod comes in their places
 	c.mustKubectl("delete", "pod", "--force", "--grace-period=0", lost.Metadata.Name, going.Metadata.Name)
 	n.wantAudit(0, "gone-from-api")
 	n.lose(lost.Metadata.UID)
