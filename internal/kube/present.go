@@ -23,8 +23,9 @@ const presentWithin = 5 * time.Second
 //
 // A list without a resourceVersion is the API server's most recent state (a quorum read of etcd, or of a cache that has caught up
 // with it): https://kubernetes.io/docs/reference/using-api/api-concepts/#semantics-for-get-and-list. A pod never changes its node.
-// So a pod that was on this node before Pods was called, and that the list lacks, is gone for certain. One proof is not taken on
-// trust: Pods refuses a list that is older than what the API server has told of pods before.
+// So a pod that was on this node before Pods was called, and that the list lacks, is gone for certain. An API server that breaks that
+// promise, because it lags behind another one or its store was put back, shows by its list's version if it has told of a later one:
+// Pods refuses such a list.
 func (c *Client) Pods(ctx context.Context) (api.ClusterPods, error) {
 	ctx, cancel := context.WithTimeout(ctx, presentWithin)
 	defer cancel()
