@@ -40,6 +40,7 @@ const (
 	PathOwedRetry   = "/v1/owed/retry"   // POST
 	PathHealth      = "/v1/health"       // GET
 	PathNodes       = "/v1/health/nodes" // GET, which nodes of the cluster are reached
+	PathPods        = "/v1/cluster/pods" // GET, which pods of this node the API server has now
 	PathMetrics     = "/metrics"         // GET, Prometheus text
 	PathOpenAPI     = "/openapi.yaml"    // GET, the document that describes all of this
 )

@@ -117,6 +117,13 @@ func (c *Client) Owed(ctx context.Context) (api.OwedList, error) {
 	return list, err
 }
 
+// ClusterPods has the agent ask the API server which pods this node has.
+func (c *Client) ClusterPods(ctx context.Context) (api.ClusterPods, error) {
+	var p api.ClusterPods
+	err := c.do(ctx, "GET", api.PathPods, nil, nil, &p)
+	return p, err
+}
+
 // Nodes returns which nodes of the cluster the agent's node reaches.
 func (c *Client) Nodes(ctx context.Context) (api.ClusterHealth, error) {
 	var h api.ClusterHealth

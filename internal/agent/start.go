@@ -104,7 +104,7 @@ func (a *Agent) furnish(o Options) (err error) {
 		Follow: daemon.Follow(a.drain.Follow, a.index.Follow(a.unreadable), a.ground.Follow, a.traffic.Ports.Follow, a.cluster.Peers.Follow),
 	}))
 	a.Verbs = verbs.New(d, a.index, a.drain, a.ground, all, n.OpenNetns)
-	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all, a.cluster.Health)
+	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all, a.cluster)
 	a.ground.Hooks = ground.Hooks{
 		Exposed: a.traffic.Exposed, Rests: a.traffic.Rests, Left: a.traffic.Ports.ClearLeft, Tell: a.Tell,
 		Cluster: a.cluster.Pools(), Counted: a.cluster.Counted,

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/ground"
@@ -106,6 +107,18 @@ func (c *Cluster) Follow(ctx context.Context) {
 
 // Health shows which nodes of the cluster this node reaches.
 func (c *Cluster) Health() api.ClusterHealth { return c.Nodes.View() }
+
+// Pods asks the cluster's API server which pods this node has.
+func (c *Cluster) Pods(ctx context.Context) (api.ClusterPods, error) {
+	if c.kube == nil {
+		return api.ClusterPods{}, nil
+	}
+	pods, err := c.kube.Pods(ctx)
+	if err != nil {
+		return pods, cni.Errorf(cni.CodeTryAgain, "the API server does not say which pods the node has", "%v", err)
+	}
+	return pods, nil
+}
 
 // annotate tells the API server the addresses of this node's responder.
 func (c *Cluster) annotate(ctx context.Context, v4, v6 *netip.Addr) error {

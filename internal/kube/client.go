@@ -25,6 +25,7 @@ type Client struct {
 	node  string
 	core  *rest.RESTClient // nodes, and the metadata of pods and namespaces
 	berth *rest.RESTClient // Berth's own objects
+	pods  seen
 }
 
 var _ lease.API = (*Client)(nil)

@@ -87,6 +87,7 @@ type podStore struct{ *Watcher }
 func (s podStore) Add(o any) error { return s.Update(o) }
 
 func (s podStore) Update(o any) error {
+	s.note(o)
 	for _, m := range metasOf([]any{o}, nil) {
 		s.Leases.View().PutPod(m)
 	}
@@ -94,15 +95,24 @@ func (s podStore) Update(o any) error {
 }
 
 func (s podStore) Delete(o any) error {
+	s.note(o)
 	for _, m := range metasOf([]any{o}, nil) {
 		s.Leases.View().DropPod(m)
 	}
 	return nil
 }
 
-func (s podStore) Replace(all []any, _ string) error {
+func (s podStore) Replace(all []any, version string) error {
+	s.pods.note(version)
 	s.Leases.View().Pods(metasOf(all, nil))
 	return nil
+}
+
+// note notes the resourceVersion of a pod.
+func (s podStore) note(o any) {
+	if m, ok := o.(*metav1.PartialObjectMetadata); ok {
+		s.pods.note(m.ResourceVersion)
+	}
 }
 
 func (podStore) Resync() error                    { return nil }

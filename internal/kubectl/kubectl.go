@@ -84,7 +84,8 @@ the node's name, and -o json prints an object with what each node says. A comman
 		Example: `  kubectl berth status
   kubectl berth --node node-1 attachments
   kubectl berth history default/web
-  kubectl berth audit -o json`,
+  kubectl berth audit -o json
+  kubectl berth audit --cluster`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE:          func(c *cobra.Command, args []string) error { return p.run(c.Context(), args) },

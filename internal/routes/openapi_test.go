@@ -118,6 +118,8 @@ func conversations() []example {
 		{method: "POST", target: api.PathOwedRetry, body: tooMany, wrong: true, want: 400},
 		{method: "POST", target: api.PathOwedRetry, body: `{}` + blanks, want: 413},
 		{method: "GET", target: api.PathHealth, want: 200},
+		{method: "GET", target: api.PathPods, want: 200},
+		{method: "GET", target: api.PathPods + "?bogus=1", wrong: true, want: 400},
 		{method: "GET", target: api.PathNodes, want: 200},
 		{method: "GET", target: api.PathNodes + "?bogus=1", wrong: true, want: 400},
 		{method: "GET", target: api.PathHealth + "?bogus=1", wrong: true, want: 400},

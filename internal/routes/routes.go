@@ -63,6 +63,8 @@ func (a *agent) routes() []server.Route {
 		{Method: "GET", Path: api.PathAudit, Verb: "audit", Call: a.audit, Parameters: []string{"pods"}, Limit: time.Minute, Lane: laneRead},
 		{Method: "GET", Path: api.PathOwed, Verb: "owed", Call: a.owed, Limit: 10 * time.Second, Lane: laneRead},
 		{Method: "GET", Path: api.PathNodes, Verb: "nodes", Call: a.nodes, Limit: 10 * time.Second, Lane: laneRead},
+		// It waits for the API server, so it takes no place from those who wait for the agent alone.
+		{Method: "GET", Path: api.PathPods, Verb: "cluster_pods", Call: a.clusterPods, Limit: 10 * time.Second},
 		{Method: "GET", Path: api.PathStatus, Verb: "status", Call: a.status, Parameters: []string{"pool"}, Limit: 10 * time.Second},
 		{Method: "GET", Path: api.PathHistory, Verb: "history", Stream: a.history, Parameters: historyParameters},
 		{Method: "GET", Path: api.PathEvents, Verb: "events", Stream: a.follow, Parameters: []string{"since"}},

@@ -17,6 +17,15 @@ func (a *agent) nodes(r *server.Request) (*server.Answer, error) {
 	return server.OK(h)
 }
 
+func (a *agent) clusterPods(r *server.Request) (*server.Answer, error) {
+	p, err := a.verbs.ClusterPods(r.Ctx)
+	if err != nil {
+		return nil, err
+	}
+	p.Pods = listed(p.Pods)
+	return server.OK(p)
+}
+
 func (a *agent) ledger(r *server.Request) (*server.Answer, error) {
 	l := a.verbs.Ledger()
 	l.Owners, l.Resting, l.Tombstones = listed(l.Owners), listed(l.Resting), listed(l.Tombstones)

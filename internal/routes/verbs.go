@@ -17,7 +17,7 @@ import (
 // *api.Error as it is, a context's error with code 11, and any other error with code 999.
 // Verbs may be called at the same time.
 //
-// Before Server.Open only Status and History are called.
+// Before Server.Open only Status, ClusterPods and History are called.
 type Verbs interface {
 	// Add returns the CNI result in the CNI version of the request's config.
 	Add(ctx context.Context, req api.AddRequest, w server.When) (json.RawMessage, error)
@@ -40,6 +40,8 @@ type Verbs interface {
 	Owed() api.OwedList
 	// Health shows which nodes of the cluster the node reaches.
 	Health() api.ClusterHealth
+	// ClusterPods asks the cluster's API server which pods this node has.
+	ClusterPods(ctx context.Context) (api.ClusterPods, error)
 	// History reads what became of attachments.
 	History(f api.PastFilter) api.PastReader
 	// RetryOwed tries at once to release what the owners with these ids owe or, without

@@ -239,6 +239,17 @@ func (v *Verbs) Health() api.ClusterHealth {
 	}
 }
 
+// ClusterPods has a pod.
+func (v *Verbs) ClusterPods(ctx context.Context) (api.ClusterPods, error) {
+	if err := v.hook(ctx, "cluster_pods", server.When{}); err != nil {
+		return api.ClusterPods{}, err
+	}
+	return api.ClusterPods{
+		Enabled: true, Node: "n1", Asked: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Version: "4711",
+		Pods: []api.Pod{{Namespace: "default", Name: "web-0", UID: "u1"}},
+	}, nil
+}
+
 // History has the attachments, and one that is gone.
 func (v *Verbs) History(f api.PastFilter) api.PastReader {
 	_ = v.hook(context.Background(), "history", server.When{})

@@ -178,6 +178,7 @@ config:
   tracing: {endpoint: "http://127.0.0.1:4318", sampling: 0.5}
   logLevel: debug
 pools: {enabled: true, operator: {replicas: 3, nodes: "kubernetes.io/os=linux,a!=b", resources: {limits: {memory: 1Gi}}}}
+clusterAudit: {enabled: true}
 apiServer: {host: "2001:db8::1", port: 6444}
 cni: {binDir: /usr/lib/cni, confDir: /etc/other/net.d}
 agent:
@@ -314,6 +315,26 @@ func TestPools(t *testing.T) {
 	}
 }
 
+// For audits of the cluster the agents may list pods, and no more. With pools they may anyway.
+func TestClusterAudit(t *testing.T) {
+	pods := func(text string) (verbs []string) {
+		for _, r := range one[rbacv1.ClusterRole](t, objects(t, text)).Rules {
+			if slices.Contains(r.Resources, "pods") {
+				verbs = append(verbs, r.Verbs...)
+			}
+		}
+		return verbs
+	}
+	for text, want := range map[string][]string{
+		"": nil, "clusterAudit: {enabled: true}": {"list"},
+		"{clusterAudit: {enabled: true}, pools: {enabled: true}}": {"get", "list", "watch"},
+	} {
+		if have := pods(text); !slices.Equal(have, want) {
+			t.Errorf("with %q the agents may do this with pods: %v, want %v", text, have, want)
+		}
+	}
+}
+
 // The schema refuses nonsense, and says what and where it is.
 func TestSchema(t *testing.T) {
 	for text, says := range map[string]string{
@@ -340,6 +361,7 @@ func TestSchema(t *testing.T) {
 		"config: {masquerade: {exclude: []}}":        "additional properties 'exclude' not allowed",
 		"config: {logLevel: chatty}":                 "'/config/logLevel'",
 		"config: {kubernetes: {addresses: pools}}":   "'/config/kubernetes/addresses'",
+		"clusterAudit: {enabled: 1}":                 "'/clusterAudit/enabled'",
 		"pools: {enabled: yes please}":               "'/pools/enabled'",
 		"pools: {operator: {replicas: 0}}":           "'/pools/operator/replicas'",
 	} {
