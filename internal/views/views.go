@@ -23,19 +23,25 @@ type Views struct {
 	ground  *ground.Ground
 	traffic *traffic.Traffic
 	modes   mode.Modes
-	health  func() api.ClusterHealth
+	cluster Cluster
 	history *history.History // of attachments that are gone
 	// inherited returns records of a former run, by their attachments' ids: the former run wrote
 	// these records, and died before its ledger forgot the attachments.
 	inherited func() map[string]api.Past
 }
 
-// New returns the views. version is the agent's version, and health shows which nodes of a cluster the agent reaches.
-func New(d *daemon.Core, version string, x *attachment.Index, q *drain.Drain, g *ground.Ground, t *traffic.Traffic, ms mode.Modes, health func() api.ClusterHealth) *Views {
-	v := &Views{Core: d, Version: version, index: x, drain: q, ground: g, traffic: t, modes: ms, health: health}
+// Cluster shows the cluster that the node belongs to, or none (cluster.Cluster).
+type Cluster interface {
+	Health() api.ClusterHealth  // which nodes of the cluster the agent reaches
+	Status() *api.ClusterStatus // nil: there is no cluster
+}
+
+// New returns the views. version is the agent's version.
+func New(d *daemon.Core, version string, x *attachment.Index, q *drain.Drain, g *ground.Ground, t *traffic.Traffic, ms mode.Modes, c Cluster) *Views {
+	v := &Views{Core: d, Version: version, index: x, drain: q, ground: g, traffic: t, modes: ms, cluster: c}
 	v.openHistory()
 	return v
 }
 
 // Health shows which nodes of the cluster this node reaches.
-func (v *Views) Health() api.ClusterHealth { return v.health() }
+func (v *Views) Health() api.ClusterHealth { return v.cluster.Health() }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/berth-net/berth/api/v1alpha1"
+	"github.com/berth-net/berth/internal/kube"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -52,6 +53,29 @@ func (c *control) share(n *node) (out v1alpha1.NodeNetwork) {
 	return out
 }
 
+// showRefusal makes a pod that asks for a pool that is not there: `kubectl describe pod` says so in Berth's words.
+func (c *cluster) showRefusal() {
+	c.t.Helper()
+	c.apply(`apiVersion: v1
+kind: Pod
+metadata: {name: lost, annotations: {berth.dev/pool: nonsense}}
+spec:
+  automountServiceAccountToken: false
+  containers: [{name: pod, image: "` + imageName + `", imagePullPolicy: Never, command: [/pod, serve]}]
+`)
+	var said string
+	nettest.Eventually(c.t, "the pod's Event", func() bool {
+		said = c.mustKubectl("describe", "pod", "lost")
+		return strings.Contains(said, "PoolRefused")
+	})
+	for _, part := range []string{"Berth gives the pod no address: ", `annotation berth.dev/pool of pod default/lost: the cluster has no IPPool "nonsense"; it has blue`, kube.Reporter} {
+		if !strings.Contains(said, part) {
+			c.t.Errorf("kubectl describe does not say %q:\n%s", part, said)
+		}
+	}
+	c.mustKubectl("delete", "pod", "lost", "--timeout=60s")
+}
+
 // The cluster has a pool of its own, of which each node is handed blocks. Pods get addresses of these, and each reaches each. A real
 // API server refuses what an agent writes to an old version. Blocks that are withdrawn are given back when the last pod is
 // gone, and nothing is left.
@@ -90,6 +114,7 @@ func TestPoolsByHand(t *testing.T) {
 		}
 	}
 	c.mustKubectl("delete", "deployment", "web", "--cascade=foreground", "--timeout=60s")
+	c.showRefusal()
 	c.nothingLeft(empty)
 
 	first := c.nodes[0]

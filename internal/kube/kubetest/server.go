@@ -25,6 +25,7 @@ var kinds = map[string]metav1.TypeMeta{
 	"namespaces":   {Kind: "Namespace", APIVersion: "v1"},
 	"ippools":      {Kind: "IPPool", APIVersion: "berth.dev/v1alpha1"},
 	"nodenetworks": {Kind: "NodeNetwork", APIVersion: "berth.dev/v1alpha1"},
+	"events":       {Kind: "Event", APIVersion: "events.k8s.io/v1"},
 }
 
 // event is a change that the server has seen.

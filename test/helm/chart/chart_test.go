@@ -295,7 +295,7 @@ func TestPools(t *testing.T) {
 		case *apiextensionsv1.CustomResourceDefinition, *appsv1.Deployment:
 			t.Errorf("there are no pools, and the chart has %T", o)
 		case *rbacv1.ClusterRole:
-			if len(o.Rules) != 2 {
+			if len(o.Rules) != 3 {
 				t.Errorf("without pools, the agents may do this: %+v", o.Rules)
 			}
 		}
