@@ -13,6 +13,8 @@ type ClusterStatus struct {
 	Node          string            `json:"node"`               // this node
 	UnroutedNodes int               `json:"unroutedNodes"`      // other nodes to whose pods the agent could not make a way
 	Unrouted      []UnroutedNode    `json:"unrouted,omitempty"` // at most 100 of them, by name
+	Lacks         string            `json:"lacks,omitempty"`    // why the node has not the addresses that the cluster means it to have
+	Failures      []string          `json:"failures,omitempty"` // what the API server does not tell the agent at the moment, since when and why
 	Events        map[string]uint64 `json:"events"`             // what became of Events for the cluster's people: how many, by ClusterEventResults
 }
 

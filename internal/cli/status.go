@@ -132,6 +132,12 @@ func (a *app) showCluster(c *api.ClusterStatus) {
 	if c == nil {
 		return
 	}
+	if c.Lacks != "" {
+		a.fact("addresses", "%s", a.ink(red, "not those that the cluster means for the node: "+c.Lacks))
+	}
+	for _, f := range c.Failures {
+		a.fact("cluster", "%s", a.ink(yellow, f))
+	}
 	for _, n := range c.Unrouted {
 		a.fact("no way to", "%s", a.ink(red, "pods of node "+n.Node+": "+n.Reason))
 	}

@@ -22,15 +22,23 @@ func (c *Cluster) Unserved(pod *api.Pod, pool string, err error) {
 	c.Notices.Say(notice.Unserved(pod, pool, short, err))
 }
 
-// Reasons of Events about the node's ways to other nodes.
+// Reasons of Events about the node's ways to other nodes, and about its own addresses.
 const (
 	nodesUnrouted = "NodesUnrouted"
 	nodesRouted   = "NodesRouted"
+	cidrsRefused  = "PodCIDRsRefused" // the agent has not taken the node's podCIDRs
+	cidrsTaken    = "PodCIDRsTaken"
 )
 
 // troubles returns what people are told of for as long as it lasts.
 func (c *Cluster) troubles() []notice.Trouble {
 	all := notice.Owed(c.node, c.owed(), c.Long, time.Now())
+	if err := c.kube.Lacks(); err != nil {
+		all = append(all, notice.Trouble{
+			Notice: notice.Notice{About: notice.Node(c.node), Reason: cidrsRefused, Action: "TakeAddresses", Text: "Pods of this node get no addresses of the CIDRs that the cluster means for them: " + err.Error(), Of: err.Error()},
+			Mended: notice.Notice{About: notice.Node(c.node), Reason: cidrsTaken, Action: "TakeAddresses", Normal: true, Text: "Pods of this node get addresses of the CIDRs that the cluster means for them."},
+		})
+	}
 	if unrouted := c.unrouted(); len(unrouted) > 0 {
 		text := fmt.Sprintf("This node has no way to the pods of node %s: %s", unrouted[0].Node, unrouted[0].Reason)
 		if more := len(unrouted) - 1; more > 0 {
@@ -62,8 +70,12 @@ func (c *Cluster) Status() *api.ClusterStatus {
 		return nil
 	}
 	unrouted, counts := c.unrouted(), c.Notices.Counts()
-	return &api.ClusterStatus{
-		Node: c.node, UnroutedNodes: len(unrouted), Unrouted: unrouted[:min(len(unrouted), mostUnrouted)],
+	st := &api.ClusterStatus{
+		Node: c.node, Failures: c.kube.Failures(), UnroutedNodes: len(unrouted), Unrouted: unrouted[:min(len(unrouted), mostUnrouted)],
 		Events: map[string]uint64{api.ClusterEventWritten: counts.Written, api.ClusterEventFailed: counts.Failed, api.ClusterEventDropped: counts.Dropped},
 	}
+	if err := c.kube.Lacks(); err != nil {
+		st.Lacks = err.Error()
+	}
+	return st
 }

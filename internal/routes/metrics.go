@@ -40,7 +40,7 @@ type figures struct {
 
 // Describe is server.Collector's.
 func (f *figures) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descUnrouted, descEvents, descWays, descSilent, descResponder, descPeer, descLatency, descReady, descLacks, descOverlaps, descOwners, descOwed, descOwedAge, descQueued, descQueuedAge, descDamaged, descSpare, descLost, descPoolSize, descPoolUsed, descPoolRest, descPoolFull} {
+	for _, d := range []*prometheus.Desc{descUnrouted, descFailures, descEvents, descWays, descSilent, descResponder, descPeer, descLatency, descReady, descLacks, descOverlaps, descOwners, descOwed, descOwedAge, descQueued, descQueuedAge, descDamaged, descSpare, descLost, descPoolSize, descPoolUsed, descPoolRest, descPoolFull} {
 		ch <- d
 	}
 }

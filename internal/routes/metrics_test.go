@@ -63,6 +63,7 @@ func TestMetrics(t *testing.T) {
 		`berth_pool_resting_addresses{cidr="10.88.0.0/16",pool="default"} 2`,
 		`berth_pool_exhausted{pool="default"} 1`,
 		`berth_cluster_unrouted_nodes 3`,
+		`berth_cluster_api_failures 1`,
 		`berth_cluster_events_total{result="written"} 5`,
 		`berth_cluster_events_total{result="failed"} 1`,
 		`berth_cluster_events_total{result="dropped"} 2`,
