@@ -14,7 +14,7 @@ import (
 func (c *control) plugin(args ...string) (string, error) {
 	c.t.Helper()
 	dir := c.t.TempDir()
-	must(c.t, os.Symlink(filepath.Join(programs.Tree(c.t), "bin", "berth"), filepath.Join(dir, "kubectl-berth")))
+	must(c.t, os.Symlink(filepath.Join(programs.Own(c.t), "berth"), filepath.Join(dir, "kubectl-berth")))
 	call := []string{"PATH=" + dir + ":" + c.bin + ":/usr/bin:/bin", "HOME=/var/tmp", "KUBECONFIG=/etc/kubernetes/" + admin, "kubectl", "berth"}
 	return c.run("/usr/bin/env", append(call, args...)...)
 }

@@ -52,10 +52,13 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case fail != 0:
 		refuse(w, fail, "")
+	case !ok && discover(w, r.URL.Path):
 	case !ok:
 		refuse(w, http.StatusForbidden, "")
 	case resource == "events" && r.Method != http.MethodGet:
 		s.event(w, r, key)
+	case r.Method != http.MethodGet && r.Method != http.MethodPatch && slices.Contains(operators, resource):
+		s.write(w, r, resource, key, sub)
 	case r.Method == http.MethodPatch && sub == "status":
 		s.patch(w, r, resource, key)
 	case r.Method != http.MethodGet:

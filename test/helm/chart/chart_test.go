@@ -177,7 +177,7 @@ config:
   metrics: "127.0.0.1:9477"
   tracing: {endpoint: "http://127.0.0.1:4318", sampling: 0.5}
   logLevel: debug
-pools: {enabled: true, operator: {replicas: 3, nodes: "kubernetes.io/os=linux,a!=b", resources: {limits: {memory: 1Gi}}}}
+pools: {enabled: true, operator: {replicas: 3, metrics: ":9999", nodes: "kubernetes.io/os=linux,a!=b", resources: {limits: {memory: 1Gi}}}}
 apiServer: {host: "2001:db8::1", port: 6444}
 cni: {binDir: /usr/lib/cni, confDir: /etc/other/net.d}
 agent:
@@ -239,6 +239,7 @@ func TestValues(t *testing.T) {
 		"image":        operator.Image == agent.Image && operator.ImagePullPolicy == "Always",
 		"pull secrets": len(o.Spec.Template.Spec.ImagePullSecrets) == 2,
 		"API server":   env(operator, "KUBERNETES_SERVICE_HOST") == "2001:db8::1" && env(operator, "KUBERNETES_SERVICE_PORT") == "6444",
+		"metrics":      slices.Contains(operator.Command, "--metrics=:9999"),
 		"nodes":        slices.Contains(operator.Command, "--nodes=kubernetes.io/os=linux,a!=b"),
 		"resources":    operator.Resources.Limits.Memory().String() == "1Gi",
 	} {
@@ -341,6 +342,7 @@ func TestSchema(t *testing.T) {
 		"config: {logLevel: chatty}":                 "'/config/logLevel'",
 		"config: {kubernetes: {addresses: pools}}":   "'/config/kubernetes/addresses'",
 		"pools: {enabled: yes please}":               "'/pools/enabled'",
+		"pools: {operator: {metrics: here}}":         "'/pools/operator/metrics'",
 		"pools: {operator: {replicas: 0}}":           "'/pools/operator/replicas'",
 	} {
 		if _, err := Render(dir, "kube-system", values(t, text)); err == nil || !strings.Contains(err.Error(), says) {
