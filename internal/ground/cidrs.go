@@ -2,7 +2,6 @@ package ground
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -15,44 +14,6 @@ import (
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 )
-
-// heldCIDR is a pool's CIDR that an owner in the ledger has, whether or not it is in the
-// config.
-type heldCIDR struct {
-	owner    hold.ID
-	pool     string
-	cidr     netip.Prefix
-	cooldown time.Duration // the pool's last cooldown, or ipam.Unknown
-	first    time.Duration // the pool's first cooldown since the ledger was lost; equal to cooldown, if the record has no First
-	behind   string        // nodeRecord.Behind
-	lease    string        // nodeRecord.Lease
-	standard bool          // nodeRecord.Default
-}
-
-func (g *Ground) heldCIDRs() []heldCIDR {
-	var held []heldCIDR
-	for _, o := range g.Ledger.Owners() {
-		var rec nodeRecord
-		cidrs := o.NamesIn("cidr") // before the record is decoded: most owners are attachments or other nodes
-		if len(cidrs) == 0 || len(o.NamesIn("node")) > 0 || !o.Wanted() || json.Unmarshal(o.Meta, &rec) != nil || rec.Sort != poolSort {
-			continue
-		}
-		cooldown, err := time.ParseDuration(rec.Cooldown)
-		if err != nil { // an older version wrote the record, or it was rebuilt
-			cooldown = ipam.Unknown
-		}
-		first, err := time.ParseDuration(rec.First)
-		if err != nil {
-			first = cooldown
-		}
-		for _, name := range cidrs {
-			if p, err := netip.ParsePrefix(name); err == nil {
-				held = append(held, heldCIDR{o.ID, rec.Pool, p, cooldown, first, rec.Behind, rec.Lease, rec.Default})
-			}
-		}
-	}
-	return held
-}
 
 // lossText says when the ledger was lost. Another loss, or a reboot, which may move the ledger's times, gives another text:
 // then the agent does the pass behind the quarantine once more.

@@ -35,6 +35,8 @@ type Ground struct {
 	node  *node.Node
 	Hooks Hooks // must be set before the ledger is opened
 
+	held held // what the ledger has of pools' CIDRs
+
 	config    atomic.Pointer[config.Config]    // the file's, and the pools that the cluster has given to the node
 	file      atomic.Pointer[config.Config]    // the file's alone
 	given     atomic.Pointer[config.Given]     // what the cluster has given to the node's pods; nil: nothing that the agent knows of
