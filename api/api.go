@@ -174,6 +174,7 @@ type Status struct {
 	Overlaps    []string       `json:"overlaps,omitempty"`  // pools in force whose addresses somebody else on the node uses, and who
 	Refused     string         `json:"refused,omitempty"`   // why the former configuration is in force, and not the one that the agent read last
 	Displaced   string         `json:"displaced,omitempty"` // what has become of the ledger's file; "": the file that the agent writes is in its place
+	Cluster     *ClusterStatus `json:"cluster,omitempty"`   // nil: the node belongs to no cluster
 }
 
 // The parts of the agent's nftables table that a kernel may lack. The rest of the table

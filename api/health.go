@@ -8,6 +8,34 @@ const (
 	PathNode = "node" // ICMP from this node's responder to the other node's own address
 )
 
+// ClusterStatus says how a node's part of its cluster is.
+type ClusterStatus struct {
+	Node          string            `json:"node"`               // this node
+	UnroutedNodes int               `json:"unroutedNodes"`      // other nodes to whose pods the agent could not make a way
+	Unrouted      []UnroutedNode    `json:"unrouted,omitempty"` // at most 100 of them, by name
+	Lacks         string            `json:"lacks,omitempty"`    // why the node has not the addresses that the cluster means it to have
+	Failures      []string          `json:"failures,omitempty"` // what the API server does not tell the agent at the moment, since when and why
+	Events        map[string]uint64 `json:"events"`             // what became of Events for the cluster's people: how many, by ClusterEventResults
+}
+
+// UnroutedNode is another node to whose pods the agent could not make a way, and why.
+type UnroutedNode struct {
+	Node   string `json:"node"`
+	Reason string `json:"reason"`
+}
+
+// What became of an Event, or of a repetition, that the agent had for the cluster's people.
+const (
+	ClusterEventWritten = "written"
+	ClusterEventFailed  = "failed"  // the API server refused it, or did not answer; the agent tries again what it may take later
+	ClusterEventDropped = "dropped" // too many Events waited already
+)
+
+// ClusterEventResults lists them.
+func ClusterEventResults() []string {
+	return []string{ClusterEventWritten, ClusterEventFailed, ClusterEventDropped}
+}
+
 // ClusterHealth says which nodes of the cluster this node reaches (GET /v1/health/nodes).
 type ClusterHealth struct {
 	Enabled bool   `json:"enabled"` // false: the configuration wants no probes, or the node belongs to no cluster

@@ -43,10 +43,10 @@ type object struct {
 	}
 }
 
-// rights are all that an agent may do, by resource: it reads, says that its node has a network, and writes what its node has of
-// the cluster's pools.
+// rights are all that an agent may do, by resource: it reads, says that its node has a network, makes Events, and writes what its node
+// has of the cluster's pools.
 var rights = map[string][]string{
-	"nodes": {"list", "watch"}, "nodes/status": {"patch"}, "pods": {"get", "list", "watch"}, "namespaces": {"get", "list", "watch"},
+	"nodes": {"list", "watch"}, "nodes/status": {"patch"}, "events": {"create", "patch"}, "pods": {"get", "list", "watch"}, "namespaces": {"get", "list", "watch"},
 	"ippools": {"list", "watch"}, "nodenetworks": {"get", "list", "watch"}, "nodenetworks/status": {"patch"},
 }
 
@@ -69,6 +69,8 @@ func TestKubernetes(t *testing.T) {
 				group := ""
 				if strings.HasPrefix(resource, "ippools") || strings.HasPrefix(resource, "nodenetworks") {
 					group = "berth.dev"
+				} else if resource == "events" {
+					group = "events.k8s.io"
 				}
 				if !slices.Equal(r.APIGroups, []string{group}) || !slices.Equal(r.Verbs, rights[resource]) {
 					t.Errorf("the agent may %v %v of %q", r.Verbs, resource, r.APIGroups)

@@ -46,7 +46,10 @@ type Block struct {
 	Withdrawn bool `json:"withdrawn,omitempty"`
 }
 
-// NodeNetworkStatus is what the node's agent says.
+// NodeNetworkStatus is what the node's agent says. It does not say which other nodes the node reaches: each agent hears of all
+// NodeNetworks, so one node that dies would cost a cluster of N nodes N writes and N times N messages. `berth health`, the metrics and the
+// alerts of each node say it. The addresses of the node's health responder are in annotations of its Node, where clusters without
+// pools have them, too.
 type NodeNetworkStatus struct {
 	// Requests are how many addresses the node needs of each pool that its pods have asked for.
 	//
@@ -66,12 +69,6 @@ type NodeNetworkStatus struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
 	Addresses []string `json:"addresses,omitempty"`
-	// Health is for the addresses of the node's health responder. No agent writes it yet: the annotations
-	// berth.dev/ipv4-health-ip and berth.dev/ipv6-health-ip of the Node have these addresses.
-	//
-	// +kubebuilder:validation:MaxItems=16
-	// +listType=atomic
-	Health []string `json:"health,omitempty"`
 	// Pools are figures for people: at most half a minute old, and up to ten minutes in a cluster of more than 200 nodes.
 	//
 	// +kubebuilder:validation:MaxItems=256

@@ -300,11 +300,6 @@ func (in *NodeNetworkStatus) DeepCopyInto(out *NodeNetworkStatus) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
-	if in.Health != nil {
-		in, out := &in.Health, &out.Health
-		*out = make([]string, len(*in))
-		copy(*out, *in)
-	}
 	if in.Pools != nil {
 		in, out := &in.Pools, &out.Pools
 		*out = make([]PoolFigures, len(*in))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/attachment/verbs"
 	"github.com/berth-net/berth/internal/cluster"
@@ -95,7 +96,7 @@ func (a *Agent) furnish(o Options) (err error) {
 		Forwards: a.ground.Forwards, Forward: a.ground.Forward,
 		Addressed: func() { a.traffic.MappedAnew(); a.cluster.Peers.Look() },
 	})
-	rooms := cluster.Rooms{Node: n, Ground: a.ground, Traffic: a.traffic, Kept: modes.Kept(a.core, n, a.ground, a.traffic)}
+	rooms := cluster.Rooms{Node: n, Ground: a.ground, Traffic: a.traffic, Kept: modes.Kept(a.core, n, a.ground, a.traffic), Owed: func() []api.OwedHold { return a.Views.OwedHolds() }}
 	if a.cluster, err = cluster.New(d, rooms, o.Config.Kubernetes, o.Version); err != nil {
 		return err
 	}
@@ -107,7 +108,7 @@ func (a *Agent) furnish(o Options) (err error) {
 	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all, a.cluster)
 	a.ground.Hooks = ground.Hooks{
 		Exposed: a.traffic.Exposed, Rests: a.traffic.Rests, Left: a.traffic.Ports.ClearLeft, Tell: a.Tell,
-		Cluster: a.cluster.Pools(), Counted: a.cluster.Counted,
+		Cluster: a.cluster.Pools(), Counted: a.cluster.Counted, Unserved: a.cluster.Unserved,
 		Reached: a.cluster.Peers.Reached, Tunnel: a.cluster.Peers.Tunnel, Overhead: a.cluster.Peers.Overhead,
 	}
 	return nil

@@ -114,6 +114,7 @@ func (a *app) showStatus(v statusView) {
 	for _, o := range v.Overlaps {
 		a.fact("overlaps", "%s", a.ink(red, o))
 	}
+	a.showCluster(v.Cluster)
 	if v.Error != "" {
 		a.fact("cannot", "%s", a.ink(red, "attach pods: "+v.Error))
 	}
@@ -124,6 +125,28 @@ func (a *app) showStatus(v statusView) {
 	}
 	a.say("\n")
 	a.showPools(v.Pools)
+}
+
+// showCluster says what is wrong with the node's part of its cluster.
+func (a *app) showCluster(c *api.ClusterStatus) {
+	if c == nil {
+		return
+	}
+	if c.Lacks != "" {
+		a.fact("addresses", "%s", a.ink(red, "not those that the cluster means for the node: "+c.Lacks))
+	}
+	for _, f := range c.Failures {
+		a.fact("cluster", "%s", a.ink(yellow, f))
+	}
+	for _, n := range c.Unrouted {
+		a.fact("no way to", "%s", a.ink(red, "pods of node "+n.Node+": "+n.Reason))
+	}
+	if more := c.UnroutedNodes - len(c.Unrouted); more > 0 {
+		a.fact("no way to", "%s", a.ink(red, "pods of "+count(more, "more node")))
+	}
+	if lost := c.Events[api.ClusterEventFailed] + c.Events[api.ClusterEventDropped]; lost > 0 {
+		a.fact("events", "%s", a.ink(yellow, fmt.Sprintf("%s of the node did not reach the cluster's API server at once", count(int(lost), "Event"))))
+	}
 }
 
 // historyTrouble says what the history lacks, and why it cannot be written; "": nothing is wrong with it.

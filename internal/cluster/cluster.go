@@ -1,6 +1,6 @@
 // Package cluster is what a node's agent does because the node belongs to a cluster: it follows the cluster's API server
-// (kube), keeps the node's blocks of the cluster's pools (lease) and the ways to the pods of the other nodes (peers), and probes
-// these nodes (health).
+// (kube), keeps the node's blocks of the cluster's pools (lease) and the ways to the pods of the other nodes (peers), probes
+// these nodes (health), and tells people what goes wrong (notice).
 package cluster
 
 import (
@@ -20,16 +20,23 @@ import (
 	"github.com/berth-net/berth/internal/lease"
 	"github.com/berth-net/berth/internal/mode"
 	"github.com/berth-net/berth/internal/node"
+	"github.com/berth-net/berth/internal/notice"
 	"github.com/berth-net/berth/internal/peers"
 	"github.com/berth-net/berth/internal/traffic"
 )
 
 // Cluster is the cluster that a node belongs to, or none.
 type Cluster struct {
-	Peers  *peers.Peers
-	Nodes  *health.Health
-	kube   *kube.Watcher // nil: the node belongs to no cluster
-	leases *lease.Keeper // nil: the cluster has no pools for its nodes
+	Peers *peers.Peers
+	Nodes *health.Health
+	// Notices are for the cluster's people; nil: the node belongs to no cluster.
+	Notices *notice.Notices
+	Long    time.Duration // notice.Long, but in tests
+	kube    *kube.Watcher // nil: the node belongs to no cluster
+	leases  *lease.Keeper // nil: the cluster has no pools for its nodes
+
+	node string                // this node's name
+	owed func() []api.OwedHold // what could not be released yet
 }
 
 // Rooms are the rooms that a Cluster uses.
@@ -38,6 +45,7 @@ type Rooms struct {
 	Ground  *ground.Ground
 	Traffic *traffic.Traffic
 	Kept    func(ipam.Claim) mode.Mode // modes.Kept
+	Owed    func() []api.OwedHold      // what could not be released yet
 }
 
 // New returns the cluster of a configuration; nil: the node belongs to none.
@@ -52,7 +60,7 @@ func New(d *daemon.Core, r Rooms, c *config.Kubernetes, version string) (*Cluste
 	}
 	o.Routing, o.VXLAN = c.Routing, c.VXLAN
 	h.Health, h.Node = c.Health, c.Node
-	cl := &Cluster{Peers: peers.New(d, o)}
+	cl := &Cluster{Peers: peers.New(d, o), Long: notice.Long, node: c.Node, owed: r.Owed}
 	h.Annotate = func(ctx context.Context, v4, v6 *netip.Addr) error { return cl.annotate(ctx, v4, v6) }
 	cl.Nodes = health.New(d, h)
 	tell := others{cl.Peers, cl.Nodes}
@@ -60,6 +68,7 @@ func New(d *daemon.Core, r Rooms, c *config.Kubernetes, version string) (*Cluste
 	if err != nil {
 		return nil, err
 	}
+	cl.Notices = notice.New(client)
 	if c.FromPools() {
 		cl.leases = lease.New(lease.Options{
 			Node: r.Ground, API: client, Log: d.Log, Now: time.Now, Others: cl.Peers.Count, Ready: func(ready bool) { cl.kube.Ready(ready) },
@@ -102,6 +111,8 @@ func (c *Cluster) Follow(ctx context.Context) {
 	if c.leases != nil {
 		all.Go(func() { c.leases.Keep(ctx) })
 	}
+	all.Go(func() { c.Notices.Keep(ctx) })
+	all.Go(func() { c.Notices.Watch(ctx, c.troubles) })
 	c.kube.Keep(ctx)
 }
 

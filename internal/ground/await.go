@@ -22,8 +22,8 @@ type Cluster interface {
 	Served(pool, who string)
 }
 
-// Choose returns the name of the pool that a pod gets addresses of. named is what the network's configuration says; "": nothing.
-// If the node has no block of a pool of the cluster yet, Choose waits for one, as Await does.
+// Choose returns the name of the pool that a pod gets addresses of, also with an error if it was chosen. named is what the network's
+// configuration says; "": nothing. If the node has no block of a pool of the cluster yet, Choose waits for one, as Await does.
 func (g *Ground) Choose(ctx context.Context, pod *api.Pod, named, who string) (string, error) {
 	if g.Hooks.Cluster == nil {
 		return g.Pool(named)
@@ -33,7 +33,7 @@ func (g *Ground) Choose(ctx context.Context, pod *api.Pod, named, who string) (s
 		return pool, err
 	}
 	if !g.Await(ctx, pool, who, g.Deadline(), false) {
-		return "", cni.Errorf(cni.CodeTryAgain, "no address yet", "the node has no block of pool %s yet", pool)
+		return pool, cni.Errorf(cni.CodeTryAgain, "no address yet", "the node has no block of pool %s yet", pool)
 	}
 	return pool, nil
 }

@@ -2,7 +2,6 @@ package ground
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -15,52 +14,6 @@ import (
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 )
-
-// heldCIDR is a pool's CIDR that an owner in the ledger has, whether or not it is in the
-// config.
-type heldCIDR struct {
-	owner    hold.ID
-	pool     string
-	cidr     netip.Prefix
-	cooldown time.Duration // the pool's last cooldown, or ipam.Unknown
-	first    time.Duration // the pool's first cooldown since the ledger was lost; equal to cooldown, if the record has no First
-	behind   string        // nodeRecord.Behind
-	lease    string        // nodeRecord.Lease
-	standard bool          // nodeRecord.Default
-}
-
-func (g *Ground) heldCIDRs() []heldCIDR {
-	var held []heldCIDR
-	for _, o := range g.Ledger.Select(mayHoldCIDRs) {
-		var rec nodeRecord
-		if json.Unmarshal(o.Meta, &rec) != nil || rec.Sort != poolSort {
-			continue
-		}
-		cooldown, err := time.ParseDuration(rec.Cooldown)
-		if err != nil { // an older version wrote the record, or it was rebuilt
-			cooldown = ipam.Unknown
-		}
-		first, err := time.ParseDuration(rec.First)
-		if err != nil {
-			first = cooldown
-		}
-		for _, name := range o.NamesIn("cidr") {
-			if p, err := netip.ParsePrefix(name); err == nil {
-				held = append(held, heldCIDR{o.ID, rec.Pool, p, cooldown, first, rec.Behind, rec.Lease, rec.Default})
-			}
-		}
-	}
-	return held
-}
-
-// mayHoldCIDRs reports whether an owner may be that of a pool's CIDRs. Most owners are attachments or other nodes: they are not copied, and
-// their records not decoded.
-func mayHoldCIDRs(o hold.Owner) bool {
-	in := func(space string) bool {
-		return slices.ContainsFunc(o.Names, func(n hold.Name) bool { return n.Space == space })
-	}
-	return in("cidr") && !in("node") && o.Wanted()
-}
 
 // lossText says when the ledger was lost. Another loss, or a reboot, which may move the ledger's times, gives another text:
 // then the agent does the pass behind the quarantine once more.

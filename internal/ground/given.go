@@ -49,7 +49,7 @@ func (g *Ground) Give(ctx context.Context, given config.Given) error {
 
 // takenBack returns what the ledger takes for given, and is not.
 func (g *Ground) takenBack(given config.Given) []heldCIDR {
-	return slices.DeleteFunc(g.heldCIDRs(), func(h heldCIDR) bool {
+	return slices.DeleteFunc(slices.Clone(g.heldCIDRs()), func(h heldCIDR) bool {
 		return !h.given() || slices.Contains(given.Leases, config.Lease{Pool: h.pool, CIDR: h.cidr})
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/daemon"
@@ -33,6 +34,8 @@ type Ground struct {
 	Pools *ipam.IPAM
 	node  *node.Node
 	Hooks Hooks // must be set before the ledger is opened
+
+	held held // what the ledger has of pools' CIDRs
 
 	config    atomic.Pointer[config.Config]    // the file's, and the pools that the cluster has given to the node
 	file      atomic.Pointer[config.Config]    // the file's alone
@@ -73,6 +76,9 @@ type Hooks struct {
 	Left func() error
 	// Cluster chooses pods' pools; nil: the cluster has no pools, or there is no cluster.
 	Cluster Cluster
+	// Unserved is told of an ADD for a pod that has got no address, of a pool that was chosen, or of none (""). pod is nil if the runtime did
+	// not say which pod it is. It must not wait.
+	Unserved func(pod *api.Pod, pool string, err error)
 	// Counted is told that addresses have become used or free, or that a CIDR was given back.
 	Counted func()
 	// Tell is told of an event about an owner; typ is the API's type of the event.
@@ -87,7 +93,8 @@ func New(d *daemon.Core, n *node.Node, c *config.Config) (*Ground, error) {
 		doubted: make(chan struct{}, 1), lacks: make(chan struct{}, 1), forwarded: map[string]bool{}, turn: turn.OneAside(),
 		Hooks: Hooks{ // for a ground without an agent
 			Exposed: func() {}, Counted: func() {}, Rests: func() {}, Left: func() error { return nil }, Tell: func(string, hold.Owner, string, error) {},
-			Reached: func() []netip.Prefix { return nil }, Tunnel: func() (uint16, []netip.Prefix) { return 0, nil }, Overhead: func() int { return 0 },
+			Unserved: func(*api.Pod, string, error) {},
+			Reached:  func() []netip.Prefix { return nil }, Tunnel: func() (uint16, []netip.Prefix) { return 0, nil }, Overhead: func() int { return 0 },
 		},
 	}
 	g.config.Store(c)

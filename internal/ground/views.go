@@ -22,7 +22,7 @@ func (g *Ground) Rest(n hold.Name) time.Duration {
 	return max(g.Pools.Longest(), g.config.Load().Cooldown, config.DefaultCooldown)
 }
 
-// Follow keeps the pools in step with the ledger's commits.
+// Follow keeps the pools, and what is known of their CIDRs, in step with the ledger's commits.
 func (g *Ground) Follow(c ledger.Change) {
 	rested := map[hold.Name]ledger.Rest{}
 	for _, r := range c.Rested {
@@ -30,6 +30,11 @@ func (g *Ground) Follow(c ledger.Change) {
 	}
 	defer g.Hooks.Counted()
 	for _, edit := range c.Owners {
+		if edit.After != nil {
+			g.held.put(*edit.After)
+		} else {
+			g.held.drop(edit.Before.ID)
+		}
 		for _, n := range freed(edit) {
 			if addr, err := ipam.ParseName(n); err == nil {
 				g.Pools.Free(addr, rested[n].Until)
@@ -51,6 +56,10 @@ func freed(e ledger.Edit) []hold.Name {
 
 // Restore fills the pools from the ledger.
 func (g *Ground) Restore() {
+	owners := g.Ledger.Owners()
+	for _, o := range owners {
+		g.held.put(o)
+	}
 	g.regain()
 	first := map[netip.Prefix]time.Duration{}
 	var rinsed []netip.Prefix
@@ -64,7 +73,7 @@ func (g *Ground) Restore() {
 		}
 	}
 	var claimed []netip.Addr
-	for _, o := range g.Ledger.Owners() {
+	for _, o := range owners {
 		for _, n := range o.Names {
 			if addr, err := ipam.ParseName(n); err == nil {
 				claimed = append(claimed, addr)

@@ -22,10 +22,11 @@ import (
 // Client asks an API server. It knows the few types that an agent reads and writes: client-go's own clients have all types, in
 // memory.
 type Client struct {
-	node  string
-	core  *rest.RESTClient // nodes, and the metadata of pods and namespaces
-	berth *rest.RESTClient // Berth's own objects
-	pods  seen
+	node   string
+	core   *rest.RESTClient // nodes, and the metadata of pods and namespaces
+	berth  *rest.RESTClient // Berth's own objects
+	events *rest.RESTClient
+	pods   seen
 }
 
 var _ lease.API = (*Client)(nil)
@@ -43,6 +44,7 @@ func Connect(k config.Kubernetes, agent string) (*Client, error) {
 		return nil, fmt.Errorf("kubernetes: %w", err)
 	}
 	addTypes(scheme)
+	addEvents(scheme)
 	c.UserAgent = agent
 	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	own := rest.CopyConfig(c)
@@ -54,6 +56,9 @@ func Connect(k config.Kubernetes, agent string) (*Client, error) {
 	out := &Client{node: k.Node}
 	if out.core, err = rest.RESTClientFor(c); err == nil {
 		out.berth, err = rest.RESTClientFor(own)
+	}
+	if err == nil {
+		out.events, err = eventsClient(c)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes: %w", err)

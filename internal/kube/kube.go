@@ -58,7 +58,23 @@ type Watcher struct {
 	given []netip.Prefix // what Given has to be told
 	mine  []netip.Addr   // of this node's responder, as its annotations say
 	wake  chan struct{}  // has a token if given has changed
+	lacks error          // why the node has not the addresses that the cluster means it to have; nil: it has
 	ways  ways
+	fails failures
+}
+
+// Lacks returns why the node has not the addresses that the cluster means it to have (Node.spec.podCIDRs); nil: it has them, or
+// nobody knows.
+func (w *Watcher) Lacks() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lacks
+}
+
+func (w *Watcher) setLacks(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lacks = err
 }
 
 // New returns a Watcher, and asks nobody anything yet.
@@ -92,6 +108,7 @@ func (w *Watcher) Keep(ctx context.Context) {
 
 // follow has a reflector list and watch, and hand on what it reads, until ctx ends.
 func (w *Watcher) follow(ctx context.Context, what string, from cache.ListerWatcher, o any, to cache.ReflectorStore) {
+	from = w.fails.watch(what, from)
 	logger := logr.FromSlogHandler(w.Log.Handler()).V(0)
 	cache.NewReflectorWithOptions(from, o, to, cache.ReflectorOptions{Logger: &logger, Name: what}).RunWithContext(ctx)
 }
@@ -110,11 +127,16 @@ func (w *Watcher) keepGiven(ctx context.Context) {
 		w.mu.Lock()
 		given := w.given
 		w.mu.Unlock()
-		if err := w.Given(ctx, given); err != nil && ctx.Err() == nil {
+		err := w.Given(ctx, given)
+		if ctx.Err() != nil {
+			return
+		}
+		w.setLacks(err)
+		if err != nil {
 			w.Log.Error("could not take the addresses that the cluster has given to this node; the agent tries again", "podCIDRs", given, "err", err)
 			daemon.Sleep(ctx, again, w.wake)
 			stir(w.wake)
-		} else if err == nil {
+		} else {
 			w.condition.took(given)
 		}
 	}

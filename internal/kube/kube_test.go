@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -213,4 +214,40 @@ func TestOldListForLong(t *testing.T) {
 			g.newest = c.version
 		}
 	}
+}
+
+// What the API server does not tell shows, and so does what the node lacks of what the cluster means it to have, until it is over.
+func TestFailuresShow(t *testing.T) {
+	s := kubetest.Serve(t)
+	s.Put("nodes", kubetest.Object{"metadata": kubetest.Object{"name": "me"}})
+	w, o := watcher(t, s)
+	lacks := func(says string) {
+		t.Helper()
+		nettest.Eventually(t, "the node to lack "+says, func() bool {
+			err := w.Lacks()
+			return err == nil && says == "" || err != nil && says != "" && strings.Contains(err.Error(), says)
+		})
+	}
+	give := func(cidr string) {
+		s.Put("nodes", kubetest.Object{"metadata": kubetest.Object{"name": "me"}, "spec": kubetest.Object{"podCIDRs": []string{cidr}}})
+	}
+	lacks("--allocate-node-cidrs")
+	give("ten")
+	lacks("that are none")
+	o.refuse(errTaken)
+	give("10.1.0.0/24")
+	lacks(errTaken.Error())
+	o.refuse(nil)
+	give("10.2.0.0/24")
+	lacks("")
+	if all := w.Failures(); len(all) > 0 {
+		t.Errorf("the API server is well, and what fails is %q", all)
+	}
+	s.Break(500)
+	nettest.Eventually(t, "the failure to show", func() bool {
+		all := w.Failures()
+		return len(all) == 1 && strings.HasPrefix(all[0], "the API server does not say what there is of nodes since 20") && strings.Contains(all[0], "refused with 500")
+	})
+	s.Break(0)
+	nettest.Eventually(t, "the failure to be over", func() bool { return len(w.Failures()) == 0 })
 }

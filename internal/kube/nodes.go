@@ -1,6 +1,9 @@
 package kube
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -11,6 +14,9 @@ import (
 
 	"github.com/berth-net/berth/internal/peers"
 )
+
+// errNoCIDRs says that a Node has no CIDRs for its pods.
+var errNoCIDRs = errors.New("the cluster has given this node no CIDRs for its pods (Node.spec.podCIDRs), and never will unless its controller manager has --allocate-node-cidrs")
 
 // self notes what the cluster has given to this node.
 func (w *Watcher) self(n *corev1.Node) {
@@ -27,9 +33,11 @@ func (w *Watcher) self(n *corev1.Node) {
 	w.condition.saw(n, cidrs)
 	switch {
 	case err != nil:
+		w.setLacks(fmt.Errorf("the cluster gives this node CIDRs for its pods that are none: %w", err))
 		w.Log.Error("the cluster gives this node CIDRs for its pods that are none", "err", err)
 		return
 	case len(cidrs) == 0: // not yet, as with each new Node, or the Node was made anew: what the node had stays
+		w.setLacks(errNoCIDRs)
 		w.Log.Info("the cluster has given this node no CIDRs for its pods yet (Node.spec.podCIDRs); it never will unless its controller manager has --allocate-node-cidrs", "node", n.Name)
 		return
 	}
@@ -160,6 +168,7 @@ func (s *nodeStore) Delete(o any) error {
 // Replace takes a list of all nodes. The reflector asks for another list if it returns an error.
 func (s *nodeStore) Replace(all []any, version string) error {
 	if err := s.fresh(version, time.Now()); err != nil {
+		s.fails.note(context.Background(), s.what, err)
 		return err
 	}
 	s.newest = version

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 	"strings"
@@ -178,6 +179,7 @@ func (s *networkStore) Delete(o any) error {
 
 func (s *networkStore) Replace(all []any, version string) error {
 	if err := s.fresh(version, time.Now()); err != nil {
+		s.fails.note(context.Background(), s.what, err)
 		return err
 	}
 	s.newest = version

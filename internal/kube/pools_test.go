@@ -135,7 +135,7 @@ func TestPodsAndNamespaces(t *testing.T) {
 func TestWrite(t *testing.T) {
 	s := kubetest.Serve(t)
 	o := having("me", "10.60.0.0/26")
-	o["status"] = kubetest.Object{"health": []any{"10.60.0.9"}}
+	o["status"] = kubetest.Object{"others": "stay"}
 	s.Put("nodenetworks", o)
 	_, _, c := followPools(t, s)
 	n, err := c.Network(t.Context())
@@ -143,8 +143,11 @@ func TestWrite(t *testing.T) {
 	status := v1alpha1.NodeNetworkStatus{Held: []v1alpha1.Block{{Pool: "blue", CIDR: "10.60.0.0/26"}}, Requests: []v1alpha1.Request{}}
 	now, err := c.Write(t.Context(), n.ResourceVersion, status)
 	must(t, err)
-	if len(now.Status.Held) != 1 || len(now.Status.Health) != 1 || now.ResourceVersion == n.ResourceVersion {
+	if len(now.Status.Held) != 1 || now.ResourceVersion == n.ResourceVersion {
 		t.Errorf("the NodeNetwork is %+v", now)
+	}
+	if all := s.Get("nodenetworks", "/me")["status"].(kubetest.Object); all["others"] != "stay" {
+		t.Errorf("the status is %v", all)
 	}
 	if _, err := c.Write(t.Context(), n.ResourceVersion, status); !errors.Is(err, lease.ErrStale) {
 		t.Errorf("writing to an old version: %v", err)

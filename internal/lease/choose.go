@@ -189,6 +189,16 @@ func (v *View) allows(w wish, namespace labels.Set) error {
 	return nil
 }
 
+// Short returns why the node gets no more blocks of a pool, as the API server has said last; "": it may get some.
+func (k *Keeper) Short(pool string) string {
+	k.view.mu.Lock()
+	defer k.view.mu.Unlock()
+	if p := k.view.pools[pool]; p != nil {
+		return p.short
+	}
+	return ""
+}
+
 // shown is how many pools an error names.
 const shown = 10
 

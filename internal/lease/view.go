@@ -9,12 +9,14 @@
 package lease
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -63,6 +65,7 @@ type pool struct {
 	preAllocate int32
 	going       bool // the pool is being deleted
 	wrong       error
+	short       string // why nodes get no more blocks of it; "": they do
 }
 
 // poolOf returns what counts of an IPPool. If a selector is none, it selects nothing.
@@ -70,6 +73,10 @@ func poolOf(p *v1alpha1.IPPool) *pool {
 	out := &pool{
 		name: p.Name, standard: p.Spec.Default, going: p.DeletionTimestamp != nil, all: p.Spec.NamespaceSelector == nil,
 		preAllocate: p.Spec.PreAllocate, nodes: labels.Nothing(), namespaces: labels.Nothing(),
+	}
+	if meta.IsStatusConditionTrue(p.Status.Conditions, v1alpha1.ConditionExhausted) {
+		b := p.Status.Blocks
+		out.short = fmt.Sprintf("IPPool %s has no block left for the node: %d of its %d blocks are given, to %d nodes", p.Name, b.Given, b.Total, b.Nodes)
 	}
 	if out.preAllocate <= 0 {
 		out.preAllocate = halfBlock(p.Spec)

@@ -304,32 +304,6 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// Select returns copies of the owners that were picked, by ID, and Owners those of all.
-func TestSelect(t *testing.T) {
-	l := open(t, testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock()))
-	picked := map[hold.ID]bool{}
-	for i := range 20 {
-		o := newOwner(address(fmt.Sprint(i)))
-		mustCommit(t, l, Begin(o))
-		picked[o.ID] = i%3 == 0
-	}
-	got := l.Select(func(o hold.Owner) bool { return picked[o.ID] })
-	if len(got) != 7 || len(l.Owners()) != 20 {
-		t.Fatalf("%d of %d", len(got), len(l.Owners()))
-	}
-	for i, o := range got {
-		if !picked[o.ID] || i > 0 && got[i-1].ID >= o.ID {
-			t.Errorf("owner %d is %s", i, o.ID)
-		}
-		o.Names[0].Name = "changed"
-	}
-	for _, o := range l.Owners() {
-		if o.Names[0].Name == "changed" {
-			t.Errorf("%s was no copy", o.ID)
-		}
-	}
-}
-
 // A caller cannot change the ledger through the values that it has passed.
 func TestOwned(t *testing.T) {
 	l := open(t, testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock()))

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -160,23 +161,12 @@ func (l *Ledger) Owner(id hold.ID) (hold.Owner, bool) {
 }
 
 // Owners returns all owners, sorted by ID.
-func (l *Ledger) Owners() []hold.Owner { return l.Select(func(hold.Owner) bool { return true }) }
-
-// Select returns the owners that pick returns true for, sorted by ID, and copies no others. pick must not change or keep what
-// it sees, nor call the ledger.
-func (l *Ledger) Select(pick func(hold.Owner) bool) []hold.Owner {
+func (l *Ledger) Owners() []hold.Owner {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	var picked []hold.ID
-	for id, e := range l.state.owners {
-		if pick(e.owner) {
-			picked = append(picked, id)
-		}
-	}
-	slices.Sort(picked)
-	owners := make([]hold.Owner, len(picked))
-	for i, id := range picked {
-		owners[i] = l.state.owners[id].owner.Clone()
+	owners := make([]hold.Owner, 0, len(l.state.owners))
+	for _, id := range slices.Sorted(maps.Keys(l.state.owners)) {
+		owners = append(owners, l.state.owners[id].owner.Clone())
 	}
 	return owners
 }

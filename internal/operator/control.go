@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -55,7 +54,7 @@ func control(manager ctrl.Manager, sharer *share.Sharer) error {
 			case err != nil:
 				return reconcile.Result{}, err
 			}
-			return reconcile.Result{RequeueAfter: later}, measure(ctx, cached)
+			return reconcile.Result{RequeueAfter: later}, nil
 		}))
 	if err != nil {
 		return err
@@ -127,5 +126,3 @@ var nodeChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 var poolChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	return share.PoolMatters(e.ObjectOld.(*v1alpha1.IPPool), e.ObjectNew.(*v1alpha1.IPPool))
 }}
-
-func init() { metrics.Registry.MustRegister(passSeconds, poolBlocks, poolGiven, poolNodes, poolReady) }

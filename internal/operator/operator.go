@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -19,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/berth-net/berth/api/v1alpha1"
@@ -78,6 +80,12 @@ func Run(ctx context.Context, o Options) error {
 	sharer.Select = o.Nodes
 	if err := control(manager, sharer); err != nil {
 		return err
+	}
+	figures := &figures{cached: manager.GetCache(), elected: manager.Elected(), now: time.Now}
+	for _, c := range []prometheus.Collector{passSeconds, figures} {
+		if err := metrics.Registry.Register(c); err != nil {
+			return fmt.Errorf("registering metrics: %w", err)
+		}
 	}
 	o.Log.Info("the operator starts")
 	return manager.Start(ctx)

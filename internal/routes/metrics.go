@@ -40,7 +40,7 @@ type figures struct {
 
 // Describe is server.Collector's.
 func (f *figures) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descWays, descSilent, descResponder, descPeer, descLatency, descReady, descLacks, descOverlaps, descOwners, descOwed, descOwedAge, descQueued, descQueuedAge, descDamaged, descSpare, descLost, descPoolSize, descPoolUsed, descPoolRest, descPoolFull} {
+	for _, d := range []*prometheus.Desc{descUnrouted, descFailures, descEvents, descWays, descSilent, descResponder, descPeer, descLatency, descReady, descLacks, descOverlaps, descOwners, descOwed, descOwedAge, descQueued, descQueuedAge, descDamaged, descSpare, descLost, descPoolSize, descPoolUsed, descPoolRest, descPoolFull} {
 		ch <- d
 	}
 }
@@ -61,6 +61,7 @@ func (f *figures) Collect(ctx context.Context, ch chan<- prometheus.Metric) {
 	gauge(descOverlaps, float64(len(st.Overlaps)))
 	f.collectOwed(gauge)
 	collectHealth(f.verbs.Health(), gauge)
+	collectCluster(st.Cluster, ch)
 	gauge(descQueued, float64(st.Deletions.Queued))
 	gauge(descDamaged, float64(st.Deletions.Damaged))
 	gauge(descSpare, float64(st.Deletions.Spares))

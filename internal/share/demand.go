@@ -1,7 +1,13 @@
 package share
 
 import (
+	"math"
+	"net/netip"
+
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/berth-net/berth/api/v1alpha1"
+	"github.com/berth-net/berth/internal/blocks"
 )
 
 // maxBlocks is how many blocks a NodeNetwork has at most (the CRD's maxItems).
@@ -99,4 +105,35 @@ func (p *pass) fit(m *member, f *family, need int64) {
 // that a need that rises and falls by a pod or two moves no block to and fro.
 func spare(left, need int64, f *family) bool {
 	return need == 0 || left >= need+f.usable/4
+}
+
+// Short returns the pools of which a node has fewer addresses, in a family, than it asks for. pools are all pools, by name.
+func Short(n *v1alpha1.NodeNetwork, pools map[string]*v1alpha1.IPPool) (names []string) {
+	for _, r := range n.Status.Requests {
+		p := pools[r.Pool]
+		if p == nil {
+			continue
+		}
+		for i, of := range []*v1alpha1.Range{p.Spec.IPv4, p.Spec.IPv6} {
+			if of == nil {
+				continue
+			}
+			if has(n, r.Pool, widths[i]) < int64(r.Addresses) {
+				names = append(names, r.Pool)
+				break
+			}
+		}
+	}
+	return names
+}
+
+// has returns how many addresses of a width, in bits, a node's blocks of a pool have.
+func has(n *v1alpha1.NodeNetwork, pool string, width int) (addresses int64) {
+	for _, b := range n.Spec.Blocks {
+		c, err := netip.ParsePrefix(b.CIDR)
+		if err == nil && b.Pool == pool && !b.Withdrawn && c.Addr().BitLen() == width {
+			addresses += min(blocks.Usable(c.Bits(), width), math.MaxInt32)
+		}
+	}
+	return addresses
 }

@@ -18,16 +18,21 @@ import (
 
 // Owed lists what could not be released yet, and the deletions that wait.
 func (v *Views) Owed() api.OwedList {
-	list := api.OwedList{Holds: []api.OwedHold{}, Deletions: v.deletions()}
+	return api.OwedList{Holds: v.OwedHolds(), Deletions: v.deletions()}
+}
+
+// OwedHolds lists the holds that could not be released yet, the longest owed first.
+func (v *Views) OwedHolds() []api.OwedHold {
+	holds := []api.OwedHold{}
 	for _, o := range v.Engine.Owed("") {
 		view := api.OwedHold{Owed: owedView(o)}
 		if e := v.index.Get(o.Hold.Owner); e != nil {
 			r := e.Record
 			view.Network, view.ContainerID, view.Ifname, view.Pod = r.Network, r.ContainerID, r.Ifname, r.Pod
 		}
-		list.Holds = append(list.Holds, view)
+		holds = append(holds, view)
 	}
-	return list
+	return holds
 }
 
 func owedView(o engine.Owed) api.Owed {

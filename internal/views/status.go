@@ -29,6 +29,7 @@ func (v *Views) Status(_ context.Context, pool string) (api.Status, error) {
 		Overlaps:    v.ground.Overlaps(),
 		Refused:     v.ground.Refused(),
 		Displaced:   message(v.Displaced()),
+		Cluster:     v.cluster.Status(),
 	}
 	lost, err := v.history.Trouble()
 	st.History = api.HistoryCount{Lost: lost, Error: message(err)}

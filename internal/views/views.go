@@ -32,9 +32,11 @@ type Views struct {
 	inherited func() map[string]api.Past
 }
 
-// Cluster is the cluster that the node belongs to, or none.
+// Cluster shows the cluster that the node belongs to, or none (cluster.Cluster).
 type Cluster interface {
-	Health() api.ClusterHealth
+	Health() api.ClusterHealth  // which nodes of the cluster the agent reaches
+	Status() *api.ClusterStatus // nil: there is no cluster
+	// Pods asks the API server which pods the node has.
 	Pods(context.Context) (api.ClusterPods, error)
 }
 

@@ -72,7 +72,7 @@ func (c *cluster) available() {
 	wait("although somebody said that it has none")
 }
 
-// onlyItself tries what the token of an agent's pod is good for: its own node's conditions, and nothing else.
+// onlyItself tries what the token of an agent's pod is good for: its own node's conditions, Events in its own name, and nothing else.
 func (c *cluster) onlyItself() {
 	c.t.Helper()
 	var pods struct{ Items []pod }
@@ -88,12 +88,14 @@ func (c *cluster) onlyItself() {
 	roots.AppendCertsFromPEM(c.ca)
 	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
 	defer client.CloseIdleConnections()
-	patch := func(path, what string) string { // not by kubectl, which first reads what it patches: the agent has no right to that
-		url := "https://" + world4 + ":6443/api/v1/nodes/" + path
-		req, err := http.NewRequestWithContext(c.t.Context(), http.MethodPatch, url, strings.NewReader(what))
+	send := func(method, path, what string) string { // not by kubectl, which first reads what it patches: the agent has no right to that
+		req, err := http.NewRequestWithContext(c.t.Context(), method, "https://"+world4+":6443"+path, strings.NewReader(what))
 		must(c.t, err)
 		req.Header.Set("Authorization", "Bearer "+token)
-		req.Header.Set("Content-Type", "application/strategic-merge-patch+json")
+		req.Header.Set("Content-Type", "application/json")
+		if method == http.MethodPatch {
+			req.Header.Set("Content-Type", "application/strategic-merge-patch+json")
+		}
 		res, err := client.Do(req)
 		must(c.t, err)
 		defer res.Body.Close()
@@ -103,18 +105,25 @@ func (c *cluster) onlyItself() {
 	}
 	const condition = `{"status": {"conditions": [{"type": "Test", "status": "True"}]}}`
 	const address = `{"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.66"}]}}`
-	for _, try := range []struct{ path, what, says string }{
-		{its.Spec.NodeName + "/status", condition, "200 OK: "},
-		{other + "/status", condition, "of its own node alone, which is \"" + its.Spec.NodeName + "\""},
-		{its.Spec.NodeName + "/status", address, "may not change its node's addresses"},
-		{its.Spec.NodeName, `{"metadata": {"labels": {"a": "b"}}}`, "cannot patch resource \"nodes\""},
+	const nodes, events = "/api/v1/nodes/", "/apis/events.k8s.io/v1/namespaces/default/events"
+	event := func(of string) string {
+		return fmt.Sprintf(`{"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"generateName": "of-"}, "eventTime": "2026-01-02T03:04:05.000000Z", "type": "Normal", "action": "Test",
+			"reason": "Test", "note": "test", "reportingController": %q, "reportingInstance": %q, "regarding": {"kind": "Node", "name": %[2]q}}`, kube.Reporter, of)
+	}
+	for _, try := range []struct{ method, path, what, says string }{
+		{http.MethodPatch, nodes + its.Spec.NodeName + "/status", condition, "200 OK: "},
+		{http.MethodPatch, nodes + other + "/status", condition, "of its own node alone, which is \"" + its.Spec.NodeName + "\""},
+		{http.MethodPatch, nodes + its.Spec.NodeName + "/status", address, "may not change its node's addresses"},
+		{http.MethodPatch, nodes + its.Spec.NodeName, `{"metadata": {"labels": {"a": "b"}}}`, "cannot patch resource \"nodes\""},
+		{http.MethodPost, events, event(its.Spec.NodeName), "201 Created: "},
+		{http.MethodPost, events, event(other), "of its own node alone, which is \"" + its.Spec.NodeName + "\""},
 	} {
 		said := ""
 		nettest.Eventually(c.t, "the answer "+try.says, func() bool { // a policy is in force some time after it is made
-			said = patch(try.path, try.what)
+			said = send(try.method, try.path, try.what)
 			return strings.Contains(said, try.says)
 		})
-		c.t.Logf("an agent of %s patches %s by %s: %s", its.Spec.NodeName, try.path, try.what, said)
+		c.t.Logf("an agent of %s asks %s %s with %s: %s", its.Spec.NodeName, try.method, try.path, try.what, said)
 	}
 }
 

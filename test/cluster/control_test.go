@@ -175,13 +175,14 @@ func (c *control) get(into any, args ...string) {
 	must(c.t, json.Unmarshal([]byte(c.mustKubectl(append([]string{"get", "-o", "json"}, args...)...)), into))
 }
 
-// berthdRights are what an agent needs of the API server: it reads nodes, says that its own node has a network, and where its responder is.
+// berthdRights are what an agent needs of the API server: it reads nodes, says that its own node has a network, and where its responder is, and makes Events.
 const berthdRights = `apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata: {name: berthd}
 rules:
 - {apiGroups: [""], resources: [nodes], verbs: [list, watch]}
 - {apiGroups: [""], resources: [nodes/status], verbs: [patch]}
+- {apiGroups: [events.k8s.io], resources: [events], verbs: [create, patch]}
 - {apiGroups: [""], resources: [pods, namespaces], verbs: [get, list, watch]}
 - {apiGroups: [berth.dev], resources: [ippools], verbs: [list, watch]}
 - {apiGroups: [berth.dev], resources: [nodenetworks], verbs: [get, list, watch]}

@@ -349,6 +349,9 @@ func TestOperatorFailures(t *testing.T) {
 	p.until("the pool to be exhausted", func() bool {
 		return meta.IsStatusConditionTrue(p.pool("a").Status.Conditions, v1alpha1.ConditionExhausted)
 	})
+	if out := p.mustKubectl("get", "ippools", "a"); !strings.Contains(out, "EXHAUSTED") || !strings.Contains(out, "True") {
+		t.Errorf("kubectl get ippools shows:\n%s", out)
+	}
 
 	// A pool in use that is deleted goes when its blocks have come back; a node that goes leaves nothing.
 	p.agents["n1"].busy[p.network("n1").Spec.Blocks[0].CIDR] = true

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/berth-net/berth/api/v1alpha1"
+	"github.com/berth-net/berth/internal/kube"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -100,6 +101,29 @@ func (c *control) ofPools(n *node) (lines string) {
 	return lines
 }
 
+// showRefusal makes a pod that asks for a pool that is not there: `kubectl describe pod` says so in Berth's words.
+func (c *cluster) showRefusal() {
+	c.t.Helper()
+	c.apply(`apiVersion: v1
+kind: Pod
+metadata: {name: lost, annotations: {berth.dev/pool: nonsense}}
+spec:
+  automountServiceAccountToken: false
+  containers: [{name: pod, image: "` + imageName + `", imagePullPolicy: Never, command: [/pod, serve]}]
+`)
+	var said string
+	nettest.Eventually(c.t, "the pod's Event", func() bool {
+		said = c.mustKubectl("describe", "pod", "lost")
+		return strings.Contains(said, "PoolRefused")
+	})
+	for _, part := range []string{"Berth gives the pod no address: ", `annotation berth.dev/pool of pod default/lost: the cluster has no IPPool "nonsense"; it has blue`, kube.Reporter} {
+		if !strings.Contains(said, part) {
+			c.t.Errorf("kubectl describe does not say %q:\n%s", part, said)
+		}
+	}
+	c.mustKubectl("delete", "pod", "lost", "--timeout=60s")
+}
+
 // Three nodes, of which one is behind a router, share two pools, as in a cluster that somebody runs: the chart installs CRDs, operators
 // and agents, and no node has a network before an operator has given it blocks. Nodes get blocks when their pods need them, which
 // wait while no operator runs; an operator that is killed while it gives does no harm. Pods get addresses of the pool that they
@@ -151,6 +175,7 @@ func TestPools(t *testing.T) {
 	nettest.Eventually(t, "blocks to go back", func() bool { return c.given("blue") == 6 && c.given("red") == 0 })
 	c.nothingLeft(empty)
 	c.noDELFailed()
+	c.showRefusal()
 	for _, n := range c.nodes {
 		n.agentConfined()
 		n.lacksNothing()

@@ -22,14 +22,42 @@ import (
 
 var update = flag.Bool("update", false, "write the lists into docs/METRICS.md")
 
+// said is what people are told of a program's metrics.
+type said struct {
+	rules, tests, dashboard string // files: alerts, the alerts' tests, and a dashboard
+	metrics, alerts         string // headings of the lists in docs/METRICS.md
+}
+
+var (
+	ofAgent = said{
+		"deploy/berth.rules.yaml", "testdata/alerts.yaml", "deploy/berth.dashboard.json",
+		"| metric | type | labels | what it says |\n|---|---|---|---|\n", "| alert | severity | what it means | what to do |\n|---|---|---|---|\n",
+	}
+	ofOperator = said{
+		"deploy/berth-operator.rules.yaml", "testdata/operator-alerts.yaml", "deploy/berth-operator.dashboard.json",
+		"| operator's metric | type | labels | what it says |\n|---|---|---|---|\n", "| operator's alert | severity | what it means | what to do |\n|---|---|---|---|\n",
+	}
+)
+
 // The agent's metrics are named and described as Prometheus's conventions ask
 // (`promtool check metrics`), and all that anybody is told of them is true.
 func TestMetrics(t *testing.T) {
 	e := exposed(t)
 	t.Run("promtool", func(t *testing.T) { promtool(t, e.text, "check", "metrics") })
+	check(t, e, ofAgent)
+}
+
+// All that anybody is told of the operator's metrics is true.
+func TestOperatorMetrics(t *testing.T) { check(t, operatorExposed(t), ofOperator) }
+
+// check holds what a program exposes to what is said of it, and its names and descriptions to the conventions.
+func check(t *testing.T, e exposition, of said) {
 	problems, err := promlint.New(strings.NewReader(e.text)).Lint()
 	must(t, err)
 	for _, p := range problems {
+		if !strings.HasPrefix(p.Metric, "berth_") {
+			continue // of a library
+		}
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
 	for _, name := range e.order {
@@ -37,16 +65,16 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("%s: %q is no sentence", name, m.help)
 		}
 	}
-	t.Run("docs", func(t *testing.T) { checkDocs(t, e) })
-	t.Run("alerts", func(t *testing.T) { checkAlerts(t, e) })
-	t.Run("dashboard", func(t *testing.T) { checkDashboard(t, e) })
+	t.Run("docs", func(t *testing.T) { checkDocs(t, e, of) })
+	t.Run("alerts", func(t *testing.T) { checkAlerts(t, e, of) })
+	t.Run("dashboard", func(t *testing.T) { checkDashboard(t, e, of.dashboard) })
 }
 
 // closed are labels whose values docs/METRICS.md lists.
 var closed = []string{"lane", "part", "result", "sort", "state", "type"}
 
-// checkDocs compares the lists in docs/METRICS.md with the agent and with the alerts.
-func checkDocs(t *testing.T, e exposition) {
+// checkDocs compares the lists in docs/METRICS.md with the program and with the alerts.
+func checkDocs(t *testing.T, e exposition, of said) {
 	var series, alerts strings.Builder
 	for _, name := range e.order {
 		m := e.metrics[name]
@@ -62,7 +90,7 @@ func checkDocs(t *testing.T, e exposition) {
 		}
 		fmt.Fprintf(&series, "| `%s` | %s | %s | %s |\n", name, m.kind, strings.Join(labels, "; "), m.help)
 	}
-	for _, a := range readAlerts(t) {
+	for _, a := range readAlerts(t, of.rules) {
 		does := strings.ReplaceAll(a.Annotations["runbook"], "{{ $labels.pool }}", "POOL")
 		fmt.Fprintf(&alerts, "| `%s` | %s | %s | %s |\n", a.Alert, a.Labels["severity"], a.Annotations["description"], strings.ReplaceAll(does, "|", `\|`))
 	}
@@ -71,8 +99,8 @@ func checkDocs(t *testing.T, e exposition) {
 	must(t, err)
 	text := string(raw)
 	for heading, rows := range map[string]string{
-		"| metric | type | labels | what it says |\n|---|---|---|---|\n":         series.String(),
-		"| alert | severity | what it means | what to do |\n|---|---|---|---|\n": strings.ReplaceAll(alerts.String(), "{{ $labels.kind }} {{ $value | printf \"%.0f\" }}", "KIND many"),
+		of.metrics: series.String(),
+		of.alerts:  strings.ReplaceAll(alerts.String(), "{{ $labels.kind }} {{ $value | printf \"%.0f\" }}", "KIND many"),
 	} {
 		before, rest, found := strings.Cut(text, heading)
 		if !found {
@@ -92,17 +120,17 @@ func checkDocs(t *testing.T, e exposition) {
 	}
 }
 
-// alert is one rule of deploy/berth.rules.yaml.
+// alert is one rule of a file of alerts.
 type alert struct {
 	Alert, Expr, For    string
 	Labels, Annotations map[string]string
 }
 
-func readAlerts(t *testing.T) []alert {
+func readAlerts(t *testing.T, rulesFile string) []alert {
 	var rules struct {
 		Groups []struct{ Rules []alert }
 	}
-	raw, err := os.ReadFile(filepath.Join(programs.Tree(t), "deploy/berth.rules.yaml"))
+	raw, err := os.ReadFile(filepath.Join(programs.Tree(t), rulesFile))
 	must(t, err, yaml.Unmarshal(raw, &rules))
 	if len(rules.Groups) != 1 || len(rules.Groups[0].Rules) == 0 {
 		t.Fatal("there is not one group with alerts")
@@ -113,12 +141,12 @@ func readAlerts(t *testing.T) []alert {
 // berth is a command of Berth's in a runbook.
 var berth = regexp.MustCompile("`(berthd?) ([a-z-]+)[^`]*`")
 
-// checkAlerts checks the alerts, and the series of their tests, against the agent's.
-func checkAlerts(t *testing.T, e exposition) {
-	file, err := os.ReadFile("testdata/alerts.yaml")
+// checkAlerts checks the alerts, and the series of their tests, against the program's.
+func checkAlerts(t *testing.T, e exposition, of said) {
+	file, err := os.ReadFile(of.tests)
 	must(t, err)
 	tests := string(file)
-	for _, a := range readAlerts(t) {
+	for _, a := range readAlerts(t, of.rules) {
 		for _, w := range e.wrong(a.Expr) {
 			t.Errorf("%s: %s", a.Alert, w)
 		}
@@ -154,15 +182,15 @@ func checkAlerts(t *testing.T, e exposition) {
 		for _, in := range test.Input {
 			calm = calm || strings.Contains(in.Series, `instance="a"`)
 			for _, w := range e.wrong(in.Series) {
-				t.Errorf("testdata/alerts.yaml, %s: %s", test.Name, w)
+				t.Errorf("%s, %s: %s", of.tests, test.Name, w)
 			}
 		}
 		if !calm {
-			t.Errorf("testdata/alerts.yaml, %s: nothing shows when the alert does not fire", test.Name)
+			t.Errorf("%s, %s: nothing shows when the alert does not fire", of.tests, test.Name)
 		}
 	}
-	promtool(t, "", "check", "rules", filepath.Join(programs.Tree(t), "deploy/berth.rules.yaml"))
-	promtool(t, "", "test", "rules", "testdata/alerts.yaml")
+	promtool(t, "", "check", "rules", filepath.Join(programs.Tree(t), of.rules))
+	promtool(t, "", "test", "rules", of.tests)
 }
 
 // promtool runs promtool, or says that it is missing.
@@ -183,9 +211,9 @@ func (b box) overlaps(o box) bool {
 	return b.X < o.X+o.W && o.X < b.X+b.W && b.Y < o.Y+o.H && o.Y < b.Y+b.H
 }
 
-// checkDashboard checks the dashboard's expressions against the agent's series, and that each
+// checkDashboard checks the dashboard's expressions against the program's series, and that each
 // panel shows something at a place of its own.
-func checkDashboard(t *testing.T, e exposition) {
+func checkDashboard(t *testing.T, e exposition, dashboard string) {
 	var d struct {
 		Templating struct {
 			List []struct{ Name, Type, Definition string }
@@ -198,7 +226,7 @@ func checkDashboard(t *testing.T, e exposition) {
 			Targets     []struct{ Expr string }
 		}
 	}
-	raw, err := os.ReadFile(filepath.Join(programs.Tree(t), "deploy/berth.dashboard.json"))
+	raw, err := os.ReadFile(filepath.Join(programs.Tree(t), dashboard))
 	must(t, err, json.Unmarshal(raw, &d))
 	var rules bytes.Buffer // for promtool: a dashboard's expressions as rules
 	rules.WriteString("groups:\n- name: dashboard\n  rules:\n")

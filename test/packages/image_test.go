@@ -65,7 +65,7 @@ func TestImage(t *testing.T) {
 			t.Errorf("%s --version says %q: %v", program, out, err)
 		}
 	}
-	for _, name := range []string{"berth.rules.yaml", "berth.dashboard.json"} {
+	for _, name := range []string{"berth.rules.yaml", "berth.dashboard.json", "berth-operator.rules.yaml", "berth-operator.dashboard.json"} {
 		if _, err := os.Stat(filepath.Join(root, "usr/share/doc/berth/examples", name)); err != nil {
 			t.Error(err)
 		}

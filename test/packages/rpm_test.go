@@ -117,7 +117,8 @@ func TestContents(t *testing.T) {
 		"-rw-r--r-- [0-9]+ /usr/share/berth/berthd.yaml", "-rw-r--r-- [0-9]+ /usr/share/man/man8/berthd.8.gz",
 		"-rw-r--r-- [0-9]{5,} /usr/share/doc/berth/LICENSES.modules", "-rw-r--r-- [0-9]{4,} /usr/share/doc/berth/examples/berth.rules.yaml",
 		"-rw-r--r-- [0-9]{5,} /usr/share/doc/berth/docs/RELIABILITY.md",
-		"-rw-r--r-- [0-9]{5,} /usr/share/doc/berth/examples/berth.dashboard.json"} {
+		"-rw-r--r-- [0-9]{5,} /usr/share/doc/berth/examples/berth.dashboard.json",
+		"-rw-r--r-- [0-9]{4,} /usr/share/doc/berth/examples/berth-operator.rules.yaml"} {
 		if !regexp.MustCompile("(?m)^" + want + "$").MatchString(deb) {
 			t.Errorf("the packages lack %s:\n%s", want, deb)
 		}

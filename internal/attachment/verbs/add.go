@@ -265,6 +265,7 @@ func (v *Verbs) left(ctx context.Context, add *addition, former []*attachment.En
 func (v *Verbs) fit(ctx context.Context, add *addition) error {
 	pool, err := v.ground.Choose(ctx, add.record.Pod, add.conf.Pool, add.who())
 	if err != nil {
+		v.ground.Hooks.Unserved(add.record.Pod, pool, err)
 		return err
 	}
 	if err := v.drain.Spared(); err != nil {
@@ -344,8 +345,11 @@ func (v *Verbs) planOnce(ctx context.Context, add *addition) (hold.Owner, func()
 	for tried := false; answer.Exhausted(err) && v.ground.Await(ctx, pool, add.who(), deadline, tried); tried = true {
 		o, undo, err = add.mode.Plan(ctx, hold.NewID(), add.record, add.conf)
 	}
-	if err == nil {
+	switch {
+	case err == nil:
 		v.ground.Served(pool, add.who())
+	case answer.Exhausted(err):
+		v.ground.Hooks.Unserved(add.record.Pod, pool, err)
 	}
 	return o, undo, err
 }

@@ -22,7 +22,7 @@ func discover(w http.ResponseWriter, r *http.Request) {
 		kind := kinds[name]
 		if kind.APIVersion == version {
 			list.APIResources = append(list.APIResources, metav1.APIResource{
-				Name: name, Kind: kind.Kind, Namespaced: name == "pods", Verbs: metav1.Verbs{"get", "list", "watch", "create", "update", "patch"},
+				Name: name, Kind: kind.Kind, Namespaced: name == "pods" || name == "events", Verbs: metav1.Verbs{"get", "list", "watch", "create", "update", "patch"},
 			})
 		}
 		group, v, ok := strings.Cut(kind.APIVersion, "/")

@@ -13,12 +13,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// split takes a request's path apart: /api/v1 or /apis/berth.dev/v1alpha1, then namespaces/N or nothing, then resource/NAME/status, or a part of it.
+// split takes a request's path apart: /api/v1 or /apis/GROUP/VERSION, then namespaces/N or nothing, then resource/NAME/status, or a part of it.
 func split(path string) (resource, key, sub string, ok bool) {
-	rest, core := strings.CutPrefix(path, "/api/v1/")
-	if !core {
-		if rest, ok = strings.CutPrefix(path, "/apis/berth.dev/v1alpha1/"); !ok {
-			return "", "", "", false
+	rest, version := "", ""
+	for _, k := range kinds {
+		root := "/apis/" + k.APIVersion + "/"
+		if k.APIVersion == "v1" {
+			root = "/api/v1/"
+		}
+		if rest, ok = strings.CutPrefix(path, root); ok {
+			version = k.APIVersion
+			break
 		}
 	}
 	f := strings.Split(rest, "/")
@@ -32,8 +37,7 @@ func split(path string) (resource, key, sub string, ok bool) {
 	if len(f) > 2 {
 		sub = f[2]
 	}
-	_, ok = kinds[f[0]]
-	return f[0], key, sub, ok
+	return f[0], key, sub, ok && kinds[f[0]].APIVersion == version
 }
 
 // ServeHTTP answers requests.
@@ -50,6 +54,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, fail, "")
 	case !ok:
 		discover(w, r)
+	case resource == "events" && r.Method != http.MethodGet:
+		s.event(w, r, key)
+	case r.Method == http.MethodDelete && slices.Contains(operators, resource):
+		s.delete(w, resource, key)
 	case r.Method == http.MethodPatch && sub == "status":
 		s.patch(w, r, resource, key)
 	case r.Method == http.MethodPut && key != "":

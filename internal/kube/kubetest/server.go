@@ -1,5 +1,5 @@
-// Package kubetest is a Kubernetes API server in memory, for tests and benchmarks: it serves what an agent reads and writes, and what clients
-// have to expect of it. It fails, answers slowly, forgets old versions, and shows old ones.
+// Package kubetest is a Kubernetes API server in memory, for tests and benchmarks: it serves what an agent and an operator read and
+// write, and what clients have to expect of it. It fails, answers slowly, forgets old versions, and shows old ones.
 package kubetest
 
 import (
@@ -25,6 +25,7 @@ var kinds = map[string]metav1.TypeMeta{
 	"namespaces":   {Kind: "Namespace", APIVersion: "v1"},
 	"ippools":      {Kind: "IPPool", APIVersion: "berth.dev/v1alpha1"},
 	"nodenetworks": {Kind: "NodeNetwork", APIVersion: "berth.dev/v1alpha1"},
+	"events":       {Kind: "Event", APIVersion: "events.k8s.io/v1"},
 }
 
 // event is a change that the server has seen.
@@ -133,6 +134,10 @@ func (s *Server) Get(resource, key string) Object {
 func (s *Server) Delete(resource, key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.remove(resource, key)
+}
+
+func (s *Server) remove(resource, key string) {
 	o := asObject(s.objects[resource][key])
 	delete(s.objects[resource], key)
 	s.version++

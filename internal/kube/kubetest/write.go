@@ -63,3 +63,18 @@ func (s *Server) answer(w http.ResponseWriter, resource string, o Object) {
 		s.Wrote(resource, out)
 	}
 }
+
+// operators are the resources that an operator makes and deletes.
+var operators = []string{"ippools", "nodenetworks"}
+
+// delete takes an object away (DELETE), whatever finalizers it has.
+func (s *Server) delete(w http.ResponseWriter, resource, key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.objects[resource][key] == nil {
+		refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound)
+		return
+	}
+	s.remove(resource, key)
+	_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess})
+}

@@ -177,7 +177,7 @@ config:
   metrics: "127.0.0.1:9477"
   tracing: {endpoint: "http://127.0.0.1:4318", sampling: 0.5}
   logLevel: debug
-pools: {enabled: true, operator: {replicas: 3, nodes: "kubernetes.io/os=linux,a!=b", resources: {limits: {memory: 1Gi}}}}
+pools: {enabled: true, operator: {replicas: 3, metrics: ":9999", nodes: "kubernetes.io/os=linux,a!=b", resources: {limits: {memory: 1Gi}}}}
 clusterAudit: {enabled: true}
 apiServer: {host: "2001:db8::1", port: 6444}
 cni: {binDir: /usr/lib/cni, confDir: /etc/other/net.d}
@@ -240,6 +240,7 @@ func TestValues(t *testing.T) {
 		"image":        operator.Image == agent.Image && operator.ImagePullPolicy == "Always",
 		"pull secrets": len(o.Spec.Template.Spec.ImagePullSecrets) == 2,
 		"API server":   env(operator, "KUBERNETES_SERVICE_HOST") == "2001:db8::1" && env(operator, "KUBERNETES_SERVICE_PORT") == "6444",
+		"metrics":      slices.Contains(operator.Command, "--metrics=:9999"),
 		"nodes":        slices.Contains(operator.Command, "--nodes=kubernetes.io/os=linux,a!=b"),
 		"resources":    operator.Resources.Limits.Memory().String() == "1Gi",
 	} {
@@ -296,7 +297,7 @@ func TestPools(t *testing.T) {
 		case *apiextensionsv1.CustomResourceDefinition, *appsv1.Deployment:
 			t.Errorf("there are no pools, and the chart has %T", o)
 		case *rbacv1.ClusterRole:
-			if len(o.Rules) != 2 {
+			if len(o.Rules) != 3 {
 				t.Errorf("without pools, the agents may do this: %+v", o.Rules)
 			}
 		}
@@ -363,6 +364,7 @@ func TestSchema(t *testing.T) {
 		"config: {kubernetes: {addresses: pools}}":   "'/config/kubernetes/addresses'",
 		"clusterAudit: {enabled: 1}":                 "'/clusterAudit/enabled'",
 		"pools: {enabled: yes please}":               "'/pools/enabled'",
+		"pools: {operator: {metrics: here}}":         "'/pools/operator/metrics'",
 		"pools: {operator: {replicas: 0}}":           "'/pools/operator/replicas'",
 	} {
 		if _, err := Render(dir, "kube-system", values(t, text)); err == nil || !strings.Contains(err.Error(), says) {
