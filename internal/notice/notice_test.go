@@ -232,7 +232,7 @@ func TestTrouble(t *testing.T) {
 			})
 		}()
 		defer func() { cancel(); <-done }()
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute + review/2) // between two looks
 		s.want(t, "nothing is wrong", 0)
 		set("b")
 		time.Sleep(review)
