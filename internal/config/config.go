@@ -82,11 +82,13 @@ type Health struct {
 }
 
 // Masquerade says whether pods' traffic leaves the node under the node's own address.
-// Traffic to a pool or to an excluded CIDR never does.
+// Traffic to a pool or to an excluded CIDR (Excluded) never does.
 type Masquerade struct {
-	Enabled       bool
-	ExcludedCIDRs []netip.Prefix
-	Ports         Ports // that pods' traffic leaves by
+	Enabled         bool
+	ExcludedCIDRs   []netip.Prefix
+	Ports           Ports      // that pods' traffic leaves by
+	IPMasqAgentFile string     // a file in ip-masq-agent's format, which excludes further CIDRs; "": none
+	MasqAgent       *MasqAgent // what that file says; nil: there is to be none
 }
 
 // Tracing says where OpenTelemetry's spans go, and which are made.
@@ -147,6 +149,11 @@ func Load(dir root.Dir, flags Flags) (*Config, error) {
 		return nil, fmt.Errorf("config %s: %w", path, err)
 	}
 	c.Cooldown = cooldown
+	if c.Masquerade.IPMasqAgentFile != "" {
+		if c.Masquerade.MasqAgent, err = loadMasqAgent(c.Masquerade.IPMasqAgentFile); err != nil {
+			return nil, err
+		}
+	}
 	if err := c.override(flags, cooldown); err != nil {
 		return nil, err
 	}

@@ -120,9 +120,10 @@ type fileHistory struct {
 }
 
 type fileMasquerade struct {
-	Enabled       said[bool]
-	ExcludedCIDRs said[[]said[string]]
-	Ports         said[string]
+	Enabled         said[bool]
+	ExcludedCIDRs   said[[]said[string]]
+	Ports           said[string]
+	IPMasqAgentFile said[string]
 }
 
 type fileTracing struct {
@@ -185,9 +186,10 @@ func takePool(s *said[filePool]) take {
 
 func (m *fileMasquerade) take(r *reader, n *yaml.Node) {
 	r.keys(n, "{enabled: true}", map[string]take{
-		"enabled":       scalar(&m.Enabled),
-		"excludedCIDRs": list(&m.ExcludedCIDRs, exampleCIDRs, scalar),
-		"ports":         scalar(&m.Ports),
+		"enabled":         scalar(&m.Enabled),
+		"excludedCIDRs":   list(&m.ExcludedCIDRs, exampleCIDRs, scalar),
+		"ports":           scalar(&m.Ports),
+		"ipMasqAgentFile": scalar(&m.IPMasqAgentFile),
 	})
 }
 
@@ -208,8 +210,8 @@ func (h *fileHistory) take(r *reader, n *yaml.Node) {
 // parse reads a file's text; an empty one means all defaults. It also returns the cooldown
 // of pools that have none of their own.
 func parse(text []byte) (*Config, time.Duration, error) {
-	f, err := decode(text)
-	if err != nil {
+	var f file
+	if err := decode(text, f.take); err != nil {
 		return nil, 0, err
 	}
 	c := &Config{
@@ -221,6 +223,10 @@ func parse(text []byte) (*Config, time.Duration, error) {
 
 		FullNotReady: f.FullNotReady.or(false),
 		Tracing:      Tracing{Sampling: f.Tracing.Sampling.or(1)},
+	}
+	c.Masquerade.IPMasqAgentFile = f.Masquerade.IPMasqAgentFile.or("")
+	if err := checkMasqAgentFile(f.Masquerade.IPMasqAgentFile); err != nil {
+		return nil, 0, err
 	}
 	cooldown, err := cooldownBounds.parse("cooldown", f.Cooldown, DefaultCooldown)
 	if err != nil {
@@ -331,26 +337,26 @@ func (p filePool) pool(cooldown time.Duration) (ipam.PoolConfig, error) {
 	return out, err
 }
 
-// decode reads the one YAML document of a file. Its error lists, with their lines, all keys
+// decode reads the one YAML document of a file, if the file has any. Its error lists, with their lines, all keys
 // that are unknown or there twice, and all values of the wrong type.
-func decode(text []byte) (f file, err error) {
+func decode(text []byte, to take) error {
 	var document yaml.Node
 	r := reader{lines: strings.Split(string(text), "\n")}
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	switch err := d.Decode(&document); {
 	case errors.Is(err, io.EOF):
-		return file{}, nil
+		return nil
 	case err != nil:
-		return file{}, slip(err, r.lines)
+		return slip(err, r.lines)
 	}
-	r.value(document.Content[0], f.take)
+	r.value(document.Content[0], to)
 	if err := r.err(); err != nil {
-		return file{}, err
+		return err
 	}
 	if err := d.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return file{}, errors.New("has more than one YAML document")
+		return errors.New("has more than one YAML document")
 	}
-	return f, nil
+	return nil
 }
 
 // The VXLAN that nodes have unless the file says otherwise: IANA's port, and Berth's number of routes as the VNI.

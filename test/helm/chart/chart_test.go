@@ -179,6 +179,7 @@ config:
   logLevel: debug
 pools: {enabled: true, operator: {replicas: 3, nodes: "kubernetes.io/os=linux,a!=b", resources: {limits: {memory: 1Gi}}}}
 apiServer: {host: "2001:db8::1", port: 6444}
+ipMasqAgent: {configMap: masq}
 cni: {binDir: /usr/lib/cni, confDir: /etc/other/net.d}
 agent:
   nodeSelector: {kubernetes.io/os: linux, berth.dev/network: berth}
@@ -231,6 +232,14 @@ func TestValues(t *testing.T) {
 	}
 	if !c.Kubernetes.FromPools() || c.Kubernetes.Health.Enabled || c.Kubernetes.Health.Port != 9000 {
 		t.Errorf("the agents' configuration is %+v", c.Kubernetes)
+	}
+	file := c.Masquerade.IPMasqAgentFile
+	mounted := slices.ContainsFunc(agent.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "ip-masq-agent" && m.MountPath == filepath.Dir(file) })
+	from := slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool {
+		return v.Name == "ip-masq-agent" && v.ConfigMap.Name == "masq" && *v.ConfigMap.Optional
+	})
+	if filepath.Base(file) != "config" || !mounted || !from || c.Masquerade.Ports != (config.Ports{First: 2000, Last: 60000}) {
+		t.Errorf("the agents read ip-masq-agent's ConfigMap as %s (mounted %t, of the ConfigMap %t), and masquerade as %+v", file, mounted, from, c.Masquerade)
 	}
 	o := one[appsv1.Deployment](t, all)
 	operator := o.Spec.Template.Spec.Containers[0]
@@ -317,31 +326,33 @@ func TestPools(t *testing.T) {
 // The schema refuses nonsense, and says what and where it is.
 func TestSchema(t *testing.T) {
 	for text, says := range map[string]string{
-		"agnet: {}":                                  "additional properties 'agnet' not allowed",
-		"agent: {hostPid: true}":                     "additional properties 'hostPid' not allowed",
-		"agent: {maxUnavailable: 0}":                 "'/agent/maxUnavailable'",
-		"agent: {maxUnavailable: many}":              "'/agent/maxUnavailable'",
-		"agent: {tolerations: []}":                   "'/agent/tolerations'",
-		"agent: {priorityClassName: null}":           "missing property 'priorityClassName'",
-		"agent: {resources: {request: {cpu: 1}}}":    "additional properties 'request' not allowed",
-		"agent: {goMemLimit: 256M}":                  "'/agent/goMemLimit'",
-		"image: {repository: 'a b'}":                 "'/image/repository'",
-		"image: {pullPolicy: Sometimes}":             "'/image/pullPolicy'",
-		"image: {digest: latest}":                    "'/image/digest'",
-		"cni: {binDir: opt/cni/bin}":                 "'/cni/binDir'",
-		"apiServer: {host: 'https://api'}":           "'/apiServer/host'",
-		"apiServer: {port: 0}":                       "'/apiServer/port'",
-		"config: {kubernetes: {routing: bgp}}":       "value must be one of 'auto', 'native', 'vxlan'",
-		"config: {kubernetes: {node: n1}}":           "'/config/kubernetes/node'",
-		"config: {kubernetes: {vxlan: {vni: 0}}}":    "'/config/kubernetes/vxlan/vni'",
-		"config: {pools: [{name: node, cidrs: []}]}": "'/config/pools/0",
-		"config: {mtu: big}":                         "got string, want integer",
-		"config: {cooldown: 65}":                     "'/config/cooldown'",
-		"config: {masquerade: {exclude: []}}":        "additional properties 'exclude' not allowed",
-		"config: {logLevel: chatty}":                 "'/config/logLevel'",
-		"config: {kubernetes: {addresses: pools}}":   "'/config/kubernetes/addresses'",
-		"pools: {enabled: yes please}":               "'/pools/enabled'",
-		"pools: {operator: {replicas: 0}}":           "'/pools/operator/replicas'",
+		"agnet: {}":                                   "additional properties 'agnet' not allowed",
+		"agent: {hostPid: true}":                      "additional properties 'hostPid' not allowed",
+		"agent: {maxUnavailable: 0}":                  "'/agent/maxUnavailable'",
+		"agent: {maxUnavailable: many}":               "'/agent/maxUnavailable'",
+		"agent: {tolerations: []}":                    "'/agent/tolerations'",
+		"agent: {priorityClassName: null}":            "missing property 'priorityClassName'",
+		"agent: {resources: {request: {cpu: 1}}}":     "additional properties 'request' not allowed",
+		"agent: {goMemLimit: 256M}":                   "'/agent/goMemLimit'",
+		"image: {repository: 'a b'}":                  "'/image/repository'",
+		"image: {pullPolicy: Sometimes}":              "'/image/pullPolicy'",
+		"image: {digest: latest}":                     "'/image/digest'",
+		"cni: {binDir: opt/cni/bin}":                  "'/cni/binDir'",
+		"apiServer: {host: 'https://api'}":            "'/apiServer/host'",
+		"apiServer: {port: 0}":                        "'/apiServer/port'",
+		"config: {kubernetes: {routing: bgp}}":        "value must be one of 'auto', 'native', 'vxlan'",
+		"config: {kubernetes: {node: n1}}":            "'/config/kubernetes/node'",
+		"config: {kubernetes: {vxlan: {vni: 0}}}":     "'/config/kubernetes/vxlan/vni'",
+		"config: {pools: [{name: node, cidrs: []}]}":  "'/config/pools/0",
+		"config: {mtu: big}":                          "got string, want integer",
+		"config: {cooldown: 65}":                      "'/config/cooldown'",
+		"config: {masquerade: {exclude: []}}":         "additional properties 'exclude' not allowed",
+		"config: {logLevel: chatty}":                  "'/config/logLevel'",
+		"config: {kubernetes: {addresses: pools}}":    "'/config/kubernetes/addresses'",
+		"ipMasqAgent: {configMap: 'a b'}":             "'/ipMasqAgent/configMap'",
+		"config: {masquerade: {ipMasqAgentFile: /x}}": "'/config/masquerade/ipMasqAgentFile'",
+		"pools: {enabled: yes please}":                "'/pools/enabled'",
+		"pools: {operator: {replicas: 0}}":            "'/pools/operator/replicas'",
 	} {
 		if _, err := Render(dir, "kube-system", values(t, text)); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v; want %s", text, err, says)
