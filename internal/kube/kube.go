@@ -55,9 +55,10 @@ type Watcher struct {
 	soonAgain time.Duration // shorter in tests
 
 	mu    sync.Mutex
-	given []netip.Prefix // what Given has to be told
-	mine  []netip.Addr   // of this node's responder, as its annotations say
-	wake  chan struct{}  // has a token if given has changed
+	given []netip.Prefix  // what Given has to be told
+	mine  []netip.Addr    // of this node's responder, as its annotations say
+	key   peers.WireGuard // of this node's WireGuard device, as they say
+	wake  chan struct{}   // has a token if given has changed
 	ways  ways
 }
 
