@@ -69,7 +69,7 @@ func (p *Peers) restore(ctx context.Context, have owners) {
 	}
 }
 
-// due returns the nodes that are dirty, those first that are gone, and takes them for clean.
+// due returns the nodes that are dirty, those first that are gone and the others by name, and takes them for clean.
 func (p *Peers) due(have owners) (names []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -85,6 +85,7 @@ func (p *Peers) due(have owners) (names []string) {
 	}
 	p.anew = false
 	clear(p.dirty)
+	slices.Sort(gone[false]) // so that all agents that hear of two nodes with one key or CIDR at once choose the same one
 	return append(gone[true], gone[false]...)
 }
 
