@@ -171,7 +171,7 @@ config:
   forwarding: true
   fullNotReady: true
   history: {records: 100000, age: 1h30m}
-  kubernetes: {health: {enabled: false, interval: 1m, port: 9000}, routing: vxlan, vxlan: {vni: 16777215, port: 8472}}
+  kubernetes: {health: {enabled: false, interval: 1m, port: 9000}, routing: vxlan, vxlan: {vni: 16777215, port: 8472}, wireguard: {port: 51821}}
   concurrency: 32
   sweepInterval: 10s
   metrics: "127.0.0.1:9477"
@@ -202,7 +202,7 @@ func TestValues(t *testing.T) {
 	all := objects(t, every)
 	c := berthd(t, all)
 	vxlan := config.VXLAN{VNI: 16777215, Port: 8472}
-	if c.Kubernetes.Routing != "vxlan" || c.Kubernetes.VXLAN != vxlan || len(c.Pools) != 1 || c.History.Records != 100_000 {
+	if c.Kubernetes.Routing != "vxlan" || c.Kubernetes.VXLAN != vxlan || c.Kubernetes.WireGuard.Port != 51821 || len(c.Pools) != 1 || c.History.Records != 100_000 {
 		t.Errorf("the agents' configuration is %+v", c)
 	}
 	d := one[appsv1.DaemonSet](t, all)
@@ -326,33 +326,34 @@ func TestPools(t *testing.T) {
 // The schema refuses nonsense, and says what and where it is.
 func TestSchema(t *testing.T) {
 	for text, says := range map[string]string{
-		"agnet: {}":                                   "additional properties 'agnet' not allowed",
-		"agent: {hostPid: true}":                      "additional properties 'hostPid' not allowed",
-		"agent: {maxUnavailable: 0}":                  "'/agent/maxUnavailable'",
-		"agent: {maxUnavailable: many}":               "'/agent/maxUnavailable'",
-		"agent: {tolerations: []}":                    "'/agent/tolerations'",
-		"agent: {priorityClassName: null}":            "missing property 'priorityClassName'",
-		"agent: {resources: {request: {cpu: 1}}}":     "additional properties 'request' not allowed",
-		"agent: {goMemLimit: 256M}":                   "'/agent/goMemLimit'",
-		"image: {repository: 'a b'}":                  "'/image/repository'",
-		"image: {pullPolicy: Sometimes}":              "'/image/pullPolicy'",
-		"image: {digest: latest}":                     "'/image/digest'",
-		"cni: {binDir: opt/cni/bin}":                  "'/cni/binDir'",
-		"apiServer: {host: 'https://api'}":            "'/apiServer/host'",
-		"apiServer: {port: 0}":                        "'/apiServer/port'",
-		"config: {kubernetes: {routing: bgp}}":        "value must be one of 'auto', 'native', 'vxlan'",
-		"config: {kubernetes: {node: n1}}":            "'/config/kubernetes/node'",
-		"config: {kubernetes: {vxlan: {vni: 0}}}":     "'/config/kubernetes/vxlan/vni'",
-		"config: {pools: [{name: node, cidrs: []}]}":  "'/config/pools/0",
-		"config: {mtu: big}":                          "got string, want integer",
-		"config: {cooldown: 65}":                      "'/config/cooldown'",
-		"config: {masquerade: {exclude: []}}":         "additional properties 'exclude' not allowed",
-		"config: {logLevel: chatty}":                  "'/config/logLevel'",
-		"config: {kubernetes: {addresses: pools}}":    "'/config/kubernetes/addresses'",
-		"ipMasqAgent: {configMap: 'a b'}":             "'/ipMasqAgent/configMap'",
-		"config: {masquerade: {ipMasqAgentFile: /x}}": "'/config/masquerade/ipMasqAgentFile'",
-		"pools: {enabled: yes please}":                "'/pools/enabled'",
-		"pools: {operator: {replicas: 0}}":            "'/pools/operator/replicas'",
+		"agnet: {}":                                    "additional properties 'agnet' not allowed",
+		"agent: {hostPid: true}":                       "additional properties 'hostPid' not allowed",
+		"agent: {maxUnavailable: 0}":                   "'/agent/maxUnavailable'",
+		"agent: {maxUnavailable: many}":                "'/agent/maxUnavailable'",
+		"agent: {tolerations: []}":                     "'/agent/tolerations'",
+		"agent: {priorityClassName: null}":             "missing property 'priorityClassName'",
+		"agent: {resources: {request: {cpu: 1}}}":      "additional properties 'request' not allowed",
+		"agent: {goMemLimit: 256M}":                    "'/agent/goMemLimit'",
+		"image: {repository: 'a b'}":                   "'/image/repository'",
+		"image: {pullPolicy: Sometimes}":               "'/image/pullPolicy'",
+		"image: {digest: latest}":                      "'/image/digest'",
+		"cni: {binDir: opt/cni/bin}":                   "'/cni/binDir'",
+		"apiServer: {host: 'https://api'}":             "'/apiServer/host'",
+		"apiServer: {port: 0}":                         "'/apiServer/port'",
+		"config: {kubernetes: {routing: bgp}}":         "value must be one of 'auto', 'native', 'vxlan', 'wireguard'",
+		"config: {kubernetes: {wireguard: {port: 0}}}": "'/config/kubernetes/wireguard/port'",
+		"config: {kubernetes: {node: n1}}":             "'/config/kubernetes/node'",
+		"config: {kubernetes: {vxlan: {vni: 0}}}":      "'/config/kubernetes/vxlan/vni'",
+		"config: {pools: [{name: node, cidrs: []}]}":   "'/config/pools/0",
+		"config: {mtu: big}":                           "got string, want integer",
+		"config: {cooldown: 65}":                       "'/config/cooldown'",
+		"config: {masquerade: {exclude: []}}":          "additional properties 'exclude' not allowed",
+		"config: {logLevel: chatty}":                   "'/config/logLevel'",
+		"config: {kubernetes: {addresses: pools}}":     "'/config/kubernetes/addresses'",
+		"ipMasqAgent: {configMap: 'a b'}":              "'/ipMasqAgent/configMap'",
+		"config: {masquerade: {ipMasqAgentFile: /x}}":  "'/config/masquerade/ipMasqAgentFile'",
+		"pools: {enabled: yes please}":                 "'/pools/enabled'",
+		"pools: {operator: {replicas: 0}}":             "'/pools/operator/replicas'",
 	} {
 		if _, err := Render(dir, "kube-system", values(t, text)); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v; want %s", text, err, says)
