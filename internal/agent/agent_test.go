@@ -43,8 +43,9 @@ type rig struct {
 	cooldown time.Duration
 	observe  func(kind, op string, took time.Duration, holds int, err error)
 	decorate func(engine.Ledger, hold.Kinds) (engine.Ledger, hold.Kinds)
-	boots    int   // how often the node was rebooted, for all that its agent knows
-	booted   int64 // CLOCK_BOOTTIME at the last such reboot, ns
+	wire     func(name string, mtu int) error // makes WireGuard devices; nil: the kernel does
+	boots    int                              // how often the node was rebooted, for all that its agent knows
+	booted   int64                            // CLOCK_BOOTTIME at the last such reboot, ns
 }
 
 func newRig(t testing.TB, pools ...string) *rig {
@@ -105,6 +106,13 @@ func (r *rig) open() error {
 // kernel opens the kernel as Open does, in the rig's own boot after a reboot.
 func (r *rig) kernel() (*node.Node, error) {
 	n, err := node.Open()
+	if err == nil && r.wire != nil {
+		equip := n.Equip
+		n.Equip = func(n *node.Node, h node.Hooks) error {
+			h.WireGuard = r.wire
+			return equip(n, h)
+		}
+	}
 	if booted := r.booted; err == nil && r.boots > 0 {
 		n.Boot = fmt.Sprintf("boot-%d", r.boots)
 		n.Boottime = func() int64 { return boottime.Now() - booted }

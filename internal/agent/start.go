@@ -12,6 +12,7 @@ import (
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/drain"
 	"github.com/berth-net/berth/internal/ground"
+	"github.com/berth-net/berth/internal/kernel/wireguard"
 	"github.com/berth-net/berth/internal/mend"
 	"github.com/berth-net/berth/internal/mode/modes"
 	"github.com/berth-net/berth/internal/node"
@@ -79,6 +80,7 @@ func (a *Agent) furnish(o Options) (err error) {
 	err = n.Mark(d.Instance, node.Hooks{
 		Lacks: a.ground.SayLacks, Differs: func() { a.ground.CutAnew(); a.traffic.Missed() }, Exposed: a.traffic.Exposed, Mapped: a.traffic.Mapped, Since: a.index.Since(d.Epoch),
 		Kept: a.traffic.Ports.Kept, Astray: a.traffic.Astray, Left: a.traffic.Ports.ClearLeft, Going: drain.Later(&a.drain), Forwards: a.ground.Forwards,
+		Secret:    func() (wireguard.Secret, error) { return wireguard.LoadSecret(o.Root.WireGuardKey()) },
 		Unpoliced: a.ground.SayUnpoliced, Unhelped: a.ground.SayUnhelped,
 	})
 	if err != nil {

@@ -76,13 +76,14 @@ func (a *app) writeVersions(ctx context.Context, w io.Writer) error {
 	return writeJSON(w, v)
 }
 
-// configView is config.json: every key that berthd.yaml has. None of them is a secret.
+// configView is config.json: every key that berthd.yaml has. None of them is a secret. Excluded has what ip-masq-agent's file excludes, too.
 type configView struct {
 	File          string         `json:"file"`
 	Pools         []poolConfView `json:"pools"`
 	MTU           int            `json:"mtu"`
 	Masquerade    bool           `json:"masquerade"`
 	Excluded      []string       `json:"excludedCIDRs"`
+	MasqAgentFile string         `json:"ipMasqAgentFile"`
 	Ports         string         `json:"ports"`
 	Blocked       []string       `json:"blockedCIDRs"`
 	Connections   int            `json:"connections"`
@@ -109,8 +110,9 @@ func (a *app) writeConfig(_ context.Context, w io.Writer) error {
 		return err
 	}
 	v := configView{
-		File: a.dir().Config(), MTU: c.MTU, Masquerade: c.Masquerade.Enabled, Excluded: texts(c.Masquerade.ExcludedCIDRs),
-		Ports: fmt.Sprintf("%d-%d", c.Masquerade.Ports.First, c.Masquerade.Ports.Last), Blocked: texts(c.BlockedCIDRs),
+		File: a.dir().Config(), MTU: c.MTU, Masquerade: c.Masquerade.Enabled, Excluded: texts(c.Masquerade.Excluded()),
+		MasqAgentFile: c.Masquerade.IPMasqAgentFile,
+		Ports:         fmt.Sprintf("%d-%d", c.Masquerade.Ports.First, c.Masquerade.Ports.Last), Blocked: texts(c.BlockedCIDRs),
 		Connections: c.Connections, Concurrency: c.Concurrency, Metrics: c.Metrics, Tracing: c.Tracing, LogLevel: c.LogLevel.String(),
 		SweepInterval: c.SweepInterval.String(), Forwarding: c.Forwarding, FullNotReady: c.FullNotReady,
 	}

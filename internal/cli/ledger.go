@@ -20,6 +20,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 	nfttable "github.com/berth-net/berth/internal/kinds/table"
 	"github.com/berth-net/berth/internal/kinds/vxlan"
+	"github.com/berth-net/berth/internal/kinds/wireguard"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/show"
 )
@@ -31,6 +32,8 @@ var kinds = hold.Kinds{
 	{New: func() hold.Spec { return new(poolroute.Spec) }},
 	{New: func() hold.Spec { return new(vxlan.Device) }},
 	{New: func() hold.Spec { return new(vxlan.Peer) }},
+	{New: func() hold.Spec { return new(wireguard.Device) }},
+	{New: func() hold.Spec { return new(wireguard.Peer) }},
 	{New: func() hold.Spec { return new(noderoute.Spec) }},
 	{New: func() hold.Spec { return new(link.Spec) }},
 	{New: func() hold.Spec { return new(flows.Spec) }},

@@ -6,6 +6,7 @@ package cluster
 import (
 	"context"
 	"net/netip"
+	"strconv"
 	"sync"
 	"time"
 
@@ -58,9 +59,11 @@ func New(d *daemon.Core, r Rooms, c *config.Kubernetes, version string) (*Cluste
 	if c == nil {
 		return &Cluster{Peers: peers.New(d, o), Nodes: health.New(d, h)}, nil
 	}
-	o.Routing, o.VXLAN = c.Routing, c.VXLAN
+	o.Routing, o.VXLAN, o.WireGuard = c.Routing, c.VXLAN, c.WireGuard
 	h.Health, h.Node = c.Health, c.Node
-	cl := &Cluster{Peers: peers.New(d, o), Long: notice.Long, node: c.Node, owed: r.Owed}
+	cl := &Cluster{Long: notice.Long, node: c.Node, owed: r.Owed}
+	o.Tell = func(ctx context.Context, wg peers.WireGuard) error { return cl.tell(ctx, wg) }
+	cl.Peers = peers.New(d, o)
 	h.Annotate = func(ctx context.Context, v4, v6 *netip.Addr) error { return cl.annotate(ctx, v4, v6) }
 	cl.Nodes = health.New(d, h)
 	tell := others{cl.Peers, cl.Nodes}
@@ -73,7 +76,7 @@ func New(d *daemon.Core, r Rooms, c *config.Kubernetes, version string) (*Cluste
 		cl.leases = lease.New(lease.Options{
 			Node: r.Ground, API: client, Log: d.Log, Now: time.Now, Others: cl.Peers.Count, Ready: func(ready bool) { cl.kube.Ready(ready) },
 			Self: func(blocks []netip.Prefix, addrs []netip.Addr) {
-				tell.Self(peers.Node{Name: c.Node, CIDRs: blocks, Addresses: addrs, Health: cl.kube.Responder(blocks)})
+				tell.Self(peers.Node{Name: c.Node, CIDRs: blocks, Addresses: addrs, Health: cl.kube.Responder(blocks), WireGuard: cl.kube.Sealed()})
 			},
 		})
 	}
@@ -141,6 +144,16 @@ func (c *Cluster) annotate(ctx context.Context, v4, v6 *netip.Addr) error {
 		return &s
 	}
 	return c.kube.Annotate(ctx, map[string]*string{kube.AnnotationHealth4: text(v4), kube.AnnotationHealth6: text(v6)})
+}
+
+// tell tells the API server how this node's WireGuard device is reached; zero: it has none.
+func (c *Cluster) tell(ctx context.Context, wg peers.WireGuard) error {
+	says := map[string]*string{kube.AnnotationWireGuardKey: nil, kube.AnnotationWireGuardPort: nil}
+	if wg != (peers.WireGuard{}) {
+		port := strconv.Itoa(int(wg.Port))
+		says = map[string]*string{kube.AnnotationWireGuardKey: &wg.PublicKey, kube.AnnotationWireGuardPort: &port}
+	}
+	return c.kube.Annotate(ctx, says)
 }
 
 // others hands on what the API server says of nodes.

@@ -41,12 +41,13 @@ type Config struct {
 // Kubernetes says which node of which cluster the agent is on. The cluster's API server tells the addresses of
 // the node's pods, and where the pods of other nodes are.
 type Kubernetes struct {
-	Node       string `json:"node"`       // name of the Node object; by default what NodeVariable says
-	Kubeconfig string `json:"kubeconfig"` // file; "": the pod's own service account
-	Addresses  string `json:"addresses"`  // where the pods' addresses come from: AddressesPodCIDRs or AddressesPools
-	Routing    string `json:"routing"`    // how packets get to other nodes' pods: RoutingAuto, RoutingNative or RoutingVXLAN
-	VXLAN      VXLAN  `json:"vxlan"`
-	Health     Health `json:"health"`
+	Node       string    `json:"node"`       // name of the Node object; by default what NodeVariable says
+	Kubeconfig string    `json:"kubeconfig"` // file; "": the pod's own service account
+	Addresses  string    `json:"addresses"`  // where the pods' addresses come from: AddressesPodCIDRs or AddressesPools
+	Routing    string    `json:"routing"`    // how packets get to other nodes' pods: one of the Routing constants
+	VXLAN      VXLAN     `json:"vxlan"`
+	WireGuard  WireGuard `json:"wireguard"`
+	Health     Health    `json:"health"`
 }
 
 // Is reports whether k and o say the same.
@@ -66,7 +67,15 @@ const (
 	RoutingNative = "native" // by the node's address, which must be on a link of this node
 	RoutingVXLAN  = "vxlan"  // through a tunnel
 	RoutingAuto   = "auto"   // natively to nodes on a link of this node, and to others through the tunnel
+	// RoutingWireGuard is through a tunnel that encrypts. It is a way of routing and no switch beside the others: the device takes
+	// the place of the VXLAN device, and there is no way but by it, so that nothing can go in clear.
+	RoutingWireGuard = "wireguard"
 )
+
+// WireGuard says where the node's WireGuard device can be reached.
+type WireGuard struct {
+	Port int `json:"port"` // UDP
+}
 
 // VXLAN says by what the nodes' tunnel (RFC 7348) is known. It must be the same on all nodes of the cluster.
 type VXLAN struct {
@@ -82,11 +91,13 @@ type Health struct {
 }
 
 // Masquerade says whether pods' traffic leaves the node under the node's own address.
-// Traffic to a pool or to an excluded CIDR never does.
+// Traffic to a pool or to an excluded CIDR (Excluded) never does.
 type Masquerade struct {
-	Enabled       bool
-	ExcludedCIDRs []netip.Prefix
-	Ports         Ports // that pods' traffic leaves by
+	Enabled         bool
+	ExcludedCIDRs   []netip.Prefix
+	Ports           Ports      // that pods' traffic leaves by
+	IPMasqAgentFile string     // a file in ip-masq-agent's format, which excludes further CIDRs; "": none
+	MasqAgent       *MasqAgent // what that file says; nil: there is to be none
 }
 
 // Tracing says where OpenTelemetry's spans go, and which are made.
@@ -147,6 +158,11 @@ func Load(dir root.Dir, flags Flags) (*Config, error) {
 		return nil, fmt.Errorf("config %s: %w", path, err)
 	}
 	c.Cooldown = cooldown
+	if c.Masquerade.IPMasqAgentFile != "" {
+		if c.Masquerade.MasqAgent, err = loadMasqAgent(c.Masquerade.IPMasqAgentFile); err != nil {
+			return nil, err
+		}
+	}
 	if err := c.override(flags, cooldown); err != nil {
 		return nil, err
 	}

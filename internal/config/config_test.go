@@ -342,3 +342,25 @@ func TestHealth(t *testing.T) {
 		}
 	}
 }
+
+func TestRouting(t *testing.T) {
+	for text, want := range map[string]Kubernetes{
+		"":                     {Routing: RoutingAuto, WireGuard: WireGuard{51820}},
+		", routing: wireguard": {Routing: RoutingWireGuard, WireGuard: WireGuard{51820}},
+		", routing: wireguard, wireguard: {port: 51821}": {Routing: RoutingWireGuard, WireGuard: WireGuard{51821}},
+	} {
+		c, err := Load(write(t, "kubernetes: {node: n"+text+"}\n"), Flags{})
+		nettest.Must(t, err)
+		if k := c.Kubernetes; k.Routing != want.Routing || k.WireGuard != want.WireGuard {
+			t.Errorf("%q: %+v, want %+v", text, k, want)
+		}
+	}
+	for text, says := range map[string]string{
+		"routing: wire":        "line 1: kubernetes.routing: \"wire\" is none of auto, native, vxlan and wireguard",
+		"wireguard: {port: 0}": "line 1: kubernetes.wireguard.port: 0 is not within 1 to 65535", "wireguard: {port: 65536}": "kubernetes.wireguard.port",
+		"wireguard: {key: x}": "unknown key \"key\"", "wireguard: 51820": "want keys and values, such as {port: 51820}",
+	} {
+		_, err := Load(write(t, "kubernetes: {node: n, "+text+"}\n"), Flags{})
+		wantError(t, text, err, says)
+	}
+}

@@ -76,6 +76,7 @@ type fileKubernetes struct {
 	Addresses  said[string]
 	Routing    said[string]
 	VXLAN      fileVXLAN
+	WireGuard  fileWireGuard
 	Health     fileHealth
 }
 
@@ -86,6 +87,12 @@ type fileVXLAN struct {
 
 func (f *fileVXLAN) take(r *reader, n *yaml.Node) {
 	r.keys(n, "{vni: 98}", map[string]take{"vni": scalar(&f.VNI), "port": scalar(&f.Port)})
+}
+
+type fileWireGuard struct{ Port said[int] }
+
+func (f *fileWireGuard) take(r *reader, n *yaml.Node) {
+	r.keys(n, "{port: 51820}", map[string]take{"port": scalar(&f.Port)})
 }
 
 type fileHealth struct {
@@ -120,9 +127,10 @@ type fileHistory struct {
 }
 
 type fileMasquerade struct {
-	Enabled       said[bool]
-	ExcludedCIDRs said[[]said[string]]
-	Ports         said[string]
+	Enabled         said[bool]
+	ExcludedCIDRs   said[[]said[string]]
+	Ports           said[string]
+	IPMasqAgentFile said[string]
 }
 
 type fileTracing struct {
@@ -165,6 +173,7 @@ func takeKubernetes(s *said[fileKubernetes]) take {
 			"addresses":  scalar(&k.Addresses),
 			"routing":    scalar(&k.Routing),
 			"vxlan":      k.VXLAN.take,
+			"wireguard":  k.WireGuard.take,
 			"health":     k.Health.take,
 		})
 		*s = said[fileKubernetes]{k, n.Line}
@@ -185,9 +194,10 @@ func takePool(s *said[filePool]) take {
 
 func (m *fileMasquerade) take(r *reader, n *yaml.Node) {
 	r.keys(n, "{enabled: true}", map[string]take{
-		"enabled":       scalar(&m.Enabled),
-		"excludedCIDRs": list(&m.ExcludedCIDRs, exampleCIDRs, scalar),
-		"ports":         scalar(&m.Ports),
+		"enabled":         scalar(&m.Enabled),
+		"excludedCIDRs":   list(&m.ExcludedCIDRs, exampleCIDRs, scalar),
+		"ports":           scalar(&m.Ports),
+		"ipMasqAgentFile": scalar(&m.IPMasqAgentFile),
 	})
 }
 
@@ -208,8 +218,8 @@ func (h *fileHistory) take(r *reader, n *yaml.Node) {
 // parse reads a file's text; an empty one means all defaults. It also returns the cooldown
 // of pools that have none of their own.
 func parse(text []byte) (*Config, time.Duration, error) {
-	f, err := decode(text)
-	if err != nil {
+	var f file
+	if err := decode(text, f.take); err != nil {
 		return nil, 0, err
 	}
 	c := &Config{
@@ -221,6 +231,10 @@ func parse(text []byte) (*Config, time.Duration, error) {
 
 		FullNotReady: f.FullNotReady.or(false),
 		Tracing:      Tracing{Sampling: f.Tracing.Sampling.or(1)},
+	}
+	c.Masquerade.IPMasqAgentFile = f.Masquerade.IPMasqAgentFile.or("")
+	if err := checkMasqAgentFile(f.Masquerade.IPMasqAgentFile); err != nil {
+		return nil, 0, err
 	}
 	cooldown, err := cooldownBounds.parse("cooldown", f.Cooldown, DefaultCooldown)
 	if err != nil {
@@ -331,30 +345,33 @@ func (p filePool) pool(cooldown time.Duration) (ipam.PoolConfig, error) {
 	return out, err
 }
 
-// decode reads the one YAML document of a file. Its error lists, with their lines, all keys
+// decode reads the one YAML document of a file, if the file has any. Its error lists, with their lines, all keys
 // that are unknown or there twice, and all values of the wrong type.
-func decode(text []byte) (f file, err error) {
+func decode(text []byte, to take) error {
 	var document yaml.Node
 	r := reader{lines: strings.Split(string(text), "\n")}
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	switch err := d.Decode(&document); {
 	case errors.Is(err, io.EOF):
-		return file{}, nil
+		return nil
 	case err != nil:
-		return file{}, slip(err, r.lines)
+		return slip(err, r.lines)
 	}
-	r.value(document.Content[0], f.take)
+	r.value(document.Content[0], to)
 	if err := r.err(); err != nil {
-		return file{}, err
+		return err
 	}
 	if err := d.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return file{}, errors.New("has more than one YAML document")
+		return errors.New("has more than one YAML document")
 	}
-	return f, nil
+	return nil
 }
 
 // The VXLAN that nodes have unless the file says otherwise: IANA's port, and Berth's number of routes as the VNI.
 const defaultVNI, defaultPort = stamp.Protocol, 4789
+
+// defaultWireGuard is the port that WireGuard's own documentation uses.
+const defaultWireGuard = 51820
 
 const maxVNI, maxPort = 1<<24 - 1, 1<<16 - 1
 
@@ -365,7 +382,8 @@ func (f *fileKubernetes) check() (*Kubernetes, error) {
 	k := &Kubernetes{
 		Node: f.Node.or(os.Getenv(NodeVariable)), Kubeconfig: f.Kubeconfig.or(""),
 		Addresses: f.Addresses.or(AddressesPodCIDRs), Routing: f.Routing.or(RoutingAuto),
-		VXLAN: VXLAN{VNI: f.VXLAN.VNI.or(defaultVNI), Port: f.VXLAN.Port.or(defaultPort)},
+		VXLAN:     VXLAN{VNI: f.VXLAN.VNI.or(defaultVNI), Port: f.VXLAN.Port.or(defaultPort)},
+		WireGuard: WireGuard{Port: f.WireGuard.Port.or(defaultWireGuard)},
 	}
 	if err := checkNode(k.Node); err != nil {
 		return nil, f.Node.wrong(fmt.Errorf("kubernetes.node: %w", err))
@@ -376,15 +394,18 @@ func (f *fileKubernetes) check() (*Kubernetes, error) {
 		return nil, f.Addresses.wrong(fmt.Errorf("kubernetes.addresses: %.40q is neither podCIDRs nor pools", k.Addresses))
 	}
 	switch k.Routing {
-	case RoutingAuto, RoutingNative, RoutingVXLAN:
+	case RoutingAuto, RoutingNative, RoutingVXLAN, RoutingWireGuard:
 	default:
-		return nil, f.Routing.wrong(fmt.Errorf("kubernetes.routing: %.40q is none of auto, native and vxlan", k.Routing))
+		return nil, f.Routing.wrong(fmt.Errorf("kubernetes.routing: %.40q is none of auto, native, vxlan and wireguard", k.Routing))
 	}
 	if v := k.VXLAN.VNI; v < 1 || v > maxVNI {
 		return nil, f.VXLAN.VNI.wrong(fmt.Errorf("kubernetes.vxlan.vni: %d is not within 1 to %d", v, maxVNI))
 	}
 	if p := k.VXLAN.Port; p < 1 || p > maxPort {
 		return nil, f.VXLAN.Port.wrong(fmt.Errorf("kubernetes.vxlan.port: %d is not within 1 to %d", p, maxPort))
+	}
+	if p := k.WireGuard.Port; p < 1 || p > maxPort {
+		return nil, f.WireGuard.Port.wrong(fmt.Errorf("kubernetes.wireguard.port: %d is not within 1 to %d", p, maxPort))
 	}
 	var err error
 	k.Health, err = f.Health.check()

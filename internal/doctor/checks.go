@@ -23,6 +23,8 @@ func Checks() []Check {
 			Why: "a pod's limits of bandwidth are token buckets of the kernel's, at both ends of its link. Without them ADD fails for pods that ask for limits"},
 		{Name: "kernel-police", Look: lookPolice,
 			Why: "a pod with CAP_NET_RAW, which containers have by default, can send past the token bucket of its own end; an eBPF program at the node's end drops that"},
+		{Name: "kernel-wireguard", Look: lookWireGuard, Limit: 10 * time.Second, // the kernel may have to load a module
+			Why: "with kubernetes.routing wireguard, packets go to other nodes' pods through WireGuard or not at all: nothing goes in clear"},
 		{Name: "kernel-namespaces", Look: lookIdentity,
 			Why: "a namespace's path and inode can come again. Only a number that never does tells a pod from its successor for certain"},
 

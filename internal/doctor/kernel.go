@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/nft"
@@ -200,4 +201,30 @@ func judgeIdentity(id uint64) Finding {
 		return Finding{Warn, "this kernel numbers network namespaces by inodes alone", "use Linux 5.14 or later (SO_NETNS_COOKIE)"}
 	}
 	return ok("the kernel numbers network namespaces once and for all")
+}
+
+// lookWireGuard makes a WireGuard device, if the node is to have one.
+func lookWireGuard(_ context.Context, n *Node) Finding {
+	if c := n.config().Config; c == nil || c.Kubernetes == nil || c.Kubernetes.Routing != config.RoutingWireGuard {
+		return ok("kubernetes.routing asks for none")
+	}
+	return judgeWireGuard(inNowhere(func(node, _ *ns.Netns) error {
+		c, err := rtnl.Open(node)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return c.Do(rtnl.AddWireGuard("wireguard", 1420))
+	}))
+}
+
+func judgeWireGuard(err error) Finding {
+	switch {
+	case err == nil:
+		return ok("WireGuard devices")
+	case errors.Is(err, kernel.ErrPermission):
+		return unknown(err)
+	}
+	return Finding{Bad, "pods of other nodes are out of reach: this kernel refuses WireGuard devices: " + err.Error(),
+		"modprobe wireguard (CONFIG_WIREGUARD, Linux 5.6 or newer), or another kubernetes.routing on all nodes"}
 }

@@ -379,7 +379,7 @@ func filtered(t *testing.T, n *Node, unit, filter string) {
 var unsound = map[string]bool{"state-folder": true, "clock": true, "netns-mounts": true, "runtime": true}
 
 // judged are the checks whose faults no test can make on a node: TestJudged has these faults.
-var judged = map[string]bool{"kernel-links": true, "kernel-nftables": true, "kernel-tbf": true, "kernel-police": true, "kernel-namespaces": true, "netns-mounts": true, "sync": true}
+var judged = map[string]bool{"kernel-links": true, "kernel-nftables": true, "kernel-tbf": true, "kernel-police": true, "kernel-wireguard": true, "kernel-namespaces": true, "netns-mounts": true, "sync": true}
 
 // Each check says that a sound node is right, and names the fault that is planted.
 func TestPlanted(t *testing.T) {
@@ -463,6 +463,8 @@ func TestJudged(t *testing.T) {
 		"all of nftables":       {judgeLacks(0), OK, "all rules"},
 		"no tbf":                {judgeShaping(kernel.Classify(unix.ENOENT)), Warn, "refuses limits of bandwidth"},
 		"no clsact":             {judgePolice(kernel.Classify(unix.EOPNOTSUPP)), Warn, "above their rates"},
+		"no WireGuard":          {judgeWireGuard(kernel.Classify(unix.EOPNOTSUPP)), Bad, "pods of other nodes are out of reach"},
+		"WireGuard":             {judgeWireGuard(nil), OK, "WireGuard devices"},
 		"no programs allowed":   {judgePolice(kernel.Classify(unix.EPERM)), Unknown, "not permitted"},
 		"identity":              {judgeIdentity(0), Warn, "by inodes alone"},
 		"private mounts":        {judgeMounts(private), Bad, "/run/netns does not show"},

@@ -13,13 +13,20 @@ import (
 )
 
 // KeepConfigured puts the configurations that come from reload into force, one after the
-// other, until ctx ends. Steps that a configuration needs in the kernel may hang. They delay only
+// other, until ctx ends, and so does it with what ip-masq-agent's file has come to say (resync). Steps that a configuration needs in the kernel may hang. They delay only
 // KeepConfigured. It sends the sweep interval of each configuration in force to intervals.
 func (g *Ground) KeepConfigured(ctx context.Context, reload <-chan config.Reading, intervals chan<- time.Duration) {
+	refused := "" // why resync refused the file that it read last
 	for {
+		var resync <-chan time.Time
+		if a := g.file.Load().Masquerade.MasqAgent; a != nil {
+			resync = time.After(a.ResyncInterval)
+		}
 		select {
 		case <-ctx.Done():
 			return
+		case <-resync:
+			refused = g.resync(ctx, refused)
 		case read := <-reload:
 			if read.Err != nil {
 				g.refuse(read.Err)
@@ -31,6 +38,26 @@ func (g *Ground) KeepConfigured(ctx context.Context, reload <-chan config.Readin
 			}
 		}
 	}
+}
+
+// resync reads ip-masq-agent's file again, and puts into force what it has come to say. Everything else stays as it is in
+// force, whatever berthd.yaml says by now. resync returns why it refuses the file, "" if it does not; was is what it returned last.
+func (g *Ground) resync(ctx context.Context, was string) string {
+	c, err := g.file.Load().ResyncMasqAgent()
+	switch {
+	case err != nil && err.Error() != was:
+		g.refuse(err)
+	case err == nil && c != g.file.Load():
+		g.Settle(ctx, c)
+	case err == nil && was != "" && g.Refused() == was: // the file says again what is in force
+		g.refused.Store(nil)
+		g.Meter.Reloaded(nil)
+		g.Log.Info("ip-masq-agent's file says again what is in force")
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return ""
 }
 
 // Settle puts a changed configuration into force, and logs how that went. It returns

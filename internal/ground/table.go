@@ -73,7 +73,7 @@ func (g *Ground) Ruleset() nft.Ruleset {
 		HostPorts:   true,
 		Masquerade:  c.Masquerade.Enabled,
 		Pools:       pools,
-		Excluded:    slices.Concat(c.Masquerade.ExcludedCIDRs, g.Hooks.Reached()),
+		Excluded:    slices.Concat(c.Masquerade.Excluded(), g.Hooks.Reached()),
 		FirstPort:   c.Masquerade.Ports.First,
 		LastPort:    c.Masquerade.Ports.Last,
 		TunnelPort:  tunnel,

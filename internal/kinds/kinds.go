@@ -10,6 +10,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	door "github.com/berth-net/berth/internal/kernel/wireguard"
 	"github.com/berth-net/berth/internal/kinds/flows"
 	"github.com/berth-net/berth/internal/kinds/hostports"
 	"github.com/berth-net/berth/internal/kinds/link"
@@ -17,6 +18,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 	"github.com/berth-net/berth/internal/kinds/table"
 	"github.com/berth-net/berth/internal/kinds/vxlan"
+	"github.com/berth-net/berth/internal/kinds/wireguard"
 	"github.com/berth-net/berth/internal/stamp"
 )
 
@@ -26,6 +28,7 @@ type Doors struct {
 	Routes     interface{ Kind() hold.Kind } // of the pools
 	NodeRoutes interface{ Kind() hold.Kind } // to other nodes' pods
 	Tunnel     Tunnel                        // to other nodes
+	WireGuard  Tunnel                        // to other nodes, encrypted; nil: a node in memory has none
 	Links      Links
 	Ports      Ports
 	// Monitor begins to hear of changes by others; nil: this node cannot tell of such changes.
@@ -35,16 +38,16 @@ type Doors struct {
 // List lists the kinds, in the order in which a restart verifies them: first the kinds that keep dead
 // pods' packets away, then the kinds of the pods' links and host ports.
 func (d *Doors) List(t Tracked, r flows.Routes) hold.Kinds {
-	return hold.Kinds{
+	all := hold.Kinds{
 		d.Table.Kind(),
 		d.Routes.Kind(),
 		d.Tunnel.DeviceKind(), // then what the device has, and then the routes that lead by the device
 		d.Tunnel.PeerKind(),
-		d.NodeRoutes.Kind(),
-		flows.Kind(t, r),
-		d.Links.Kind(),
-		d.Ports.Kind(),
 	}
+	if d.WireGuard != nil {
+		all = append(all, d.WireGuard.DeviceKind(), d.WireGuard.PeerKind())
+	}
+	return append(all, d.NodeRoutes.Kind(), flows.Kind(t, r), d.Links.Kind(), d.Ports.Kind())
 }
 
 // Tunnel is the tunnel to other nodes.
@@ -66,6 +69,7 @@ func Open(here *ns.Netns, conn *rtnl.Conn, m Marks, h Hooks) Doors {
 	barrier := table.New(table.Options{
 		Tables: nft.Open(here), Ruleset: nft.Ruleset{Instance: m.Instance}, Lacks: h.Lacks, Differs: h.Differs, Kept: h.Kept, Astray: h.Astray,
 	})
+	wire := wireguard.Options{Conn: conn, Door: door.Open(here), Instance: m.Instance, Secret: h.Secret, Make: h.WireGuard}
 	links := link.New(link.Options{
 		Conn: conn, Prefix: m.Instance[:stamp.PrefixLen], Groups: m.Groups,
 		Barrier: barrier.Intact, Exposed: h.Exposed, Since: h.Since, Going: h.Going, Forwards: h.Forwards, Unpoliced: h.Unpoliced,
@@ -75,6 +79,7 @@ func Open(here *ns.Netns, conn *rtnl.Conn, m Marks, h Hooks) Doors {
 		Routes:     poolroute.New(poolroute.Options{Conn: conn, Metric: m.Metric}),
 		NodeRoutes: noderoute.New(noderoute.Options{Conn: conn, Metric: m.Metric, Tunnel: stamp.Tunnel(m.Instance)}),
 		Tunnel:     vxlan.New(vxlan.Options{Conn: conn, Instance: m.Instance}),
+		WireGuard:  wireguard.New(wire),
 		Links:      links,
 		Ports:      OpenPorts(barrier, m, h),
 		Monitor: func() (Monitor, error) {
@@ -126,6 +131,10 @@ type Hooks struct {
 	Going func(hold.ID) (bool, error)
 	// Forwards reports whether the node has to forward what pods send.
 	Forwards func() bool
+	// Secret returns the node's private key of WireGuard.
+	Secret func() (door.Secret, error)
+	// WireGuard makes a WireGuard device; nil: the kernel makes it (wireguard.Options.Make).
+	WireGuard func(name string, mtu int) error
 	// Unpoliced is called once, with the reason, if the kernel cannot hold pods to the rates at which
 	// they may send.
 	Unpoliced func(error)

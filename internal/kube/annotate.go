@@ -1,14 +1,20 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-net/berth/internal/kernel/wireguard"
+	"github.com/berth-net/berth/internal/peers"
 )
 
 // The annotations of a Node that say which addresses the node's responder has (package health).
@@ -16,6 +22,16 @@ const (
 	AnnotationHealth4 = "berth.dev/ipv4-health-ip"
 	AnnotationHealth6 = "berth.dev/ipv6-health-ip"
 )
+
+// The annotations of a Node by which other nodes' WireGuard devices reach that of the node: its public key in base64, and its UDP
+// port.
+const (
+	AnnotationWireGuardKey  = "berth.dev/wireguard-public-key"
+	AnnotationWireGuardPort = "berth.dev/wireguard-port"
+)
+
+// annotations are those that Berth reads of Nodes.
+var annotations = []string{AnnotationHealth4, AnnotationHealth6, AnnotationWireGuardKey, AnnotationWireGuardPort}
 
 // Annotate writes annotations of this node's Node; nil takes an annotation away. The request goes to the subresource status,
 // by which a client can change a Node's annotations and nothing of its spec: the agent's right to it lets nobody cordon or
@@ -56,6 +72,21 @@ func (w *Watcher) claimed(n *corev1.Node) (addrs []netip.Addr) {
 	return addrs
 }
 
+// sealed returns how other nodes' WireGuard devices reach that of a node, as the node's annotations say; the zero value, if they say
+// nothing that can be.
+func (w *Watcher) sealed(n *corev1.Node) (wg peers.WireGuard) {
+	key, port := n.Annotations[AnnotationWireGuardKey], n.Annotations[AnnotationWireGuardPort]
+	if key == "" && port == "" {
+		return wg
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	if err = cmp.Or(wireguard.CheckKey(key), err); err != nil || number == 0 {
+		w.Log.Warn("the annotations of a node name no WireGuard key and port", "node", n.Name, "key", fmt.Sprintf("%.60q", key), "port", fmt.Sprintf("%.20q", port), "err", err)
+		return wg
+	}
+	return peers.WireGuard{PublicKey: strings.Clone(key), Port: uint16(number)}
+}
+
 // within returns those of a responder's addresses that are among the addresses of its node's pods. Others do not count: nobody can
 // have all nodes probe somebody else by an annotation.
 func within(claimed []netip.Addr, cidrs []netip.Prefix) (addrs []netip.Addr) {
@@ -72,4 +103,11 @@ func (w *Watcher) Responder(blocks []netip.Prefix) []netip.Addr {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return within(w.mine, blocks)
+}
+
+// Sealed returns what the annotations of this node's Node say of its WireGuard device.
+func (w *Watcher) Sealed() peers.WireGuard {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.key
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-net/berth/internal/kube/kubetest"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/peers"
 )
 
 // A Watcher writes annotations of its own node, and takes them away; others stay. It tells of the addresses in them, its own node's
@@ -64,4 +65,38 @@ func TestAnnotations(t *testing.T) {
 		t.Errorf("without the right: %v", err)
 	}
 	s.Break(0)
+}
+
+// A Watcher tells how nodes' WireGuard devices are reached, its own node's and others'. Nonsense counts as nothing.
+func TestWireGuardAnnotations(t *testing.T) {
+	s := kubetest.Serve(t)
+	me, a := node("me", "10.244.1.0/24", "192.0.2.1"), node("a", "10.244.2.0/24", "192.0.2.2")
+	s.Put("nodes", me)
+	s.Put("nodes", a)
+	w, o := watcher(t, s)
+	want := func(of string, wg peers.WireGuard) {
+		t.Helper()
+		nettest.Eventually(t, of+"'s device to be told", func() bool {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			if of == "me" {
+				return o.self.WireGuard == wg
+			}
+			return o.nodes[of].WireGuard == wg
+		})
+	}
+	key, port := "HIgo9xNzJMWLKASShiTqIybxZ0U3wGLiUeJ1PKf8ykw=", "51820"
+	good := peers.WireGuard{PublicKey: key, Port: 51820}
+	must(t, w.Annotate(t.Context(), map[string]*string{AnnotationWireGuardKey: &key, AnnotationWireGuardPort: &port}))
+	want("me", good)
+	must(t, w.Annotate(t.Context(), map[string]*string{AnnotationWireGuardKey: nil, AnnotationWireGuardPort: nil}))
+	want("me", peers.WireGuard{})
+	for _, bad := range []struct{ key, port string }{{key, ""}, {"", port}, {"x", port}, {key + "\n", port}, {key, "0"}, {key, "65536"}, {key, "-1"}, {strings.Repeat("A", 43) + "=", port}} {
+		a.Annotations = map[string]string{AnnotationWireGuardKey: key, AnnotationWireGuardPort: port}
+		s.Put("nodes", a)
+		want("a", good)
+		a.Annotations = map[string]string{AnnotationWireGuardKey: bad.key, AnnotationWireGuardPort: bad.port}
+		s.Put("nodes", a)
+		want("a", peers.WireGuard{})
+	}
 }

@@ -55,10 +55,11 @@ type Watcher struct {
 	soonAgain time.Duration // shorter in tests
 
 	mu    sync.Mutex
-	given []netip.Prefix // what Given has to be told
-	mine  []netip.Addr   // of this node's responder, as its annotations say
-	wake  chan struct{}  // has a token if given has changed
-	lacks error          // why the node has not the addresses that the cluster means it to have; nil: it has
+	given []netip.Prefix  // what Given has to be told
+	mine  []netip.Addr    // of this node's responder, as its annotations say
+	key   peers.WireGuard // of this node's WireGuard device, as they say
+	wake  chan struct{}   // has a token if given has changed
+	lacks error           // why the node has not the addresses that the cluster means it to have; nil: it has
 	ways  ways
 	fails failures
 }

@@ -23,7 +23,7 @@ func (w *Watcher) self(n *corev1.Node) {
 	if w.Leases != nil {
 		w.condition.saw(n, nil)
 		w.mu.Lock()
-		w.mine = w.claimed(n)
+		w.mine, w.key = w.claimed(n), w.sealed(n)
 		w.mu.Unlock()
 		w.Leases.View().Node(n.Labels, addresses(n))
 		w.Leases.Stir()
@@ -41,7 +41,7 @@ func (w *Watcher) self(n *corev1.Node) {
 		w.Log.Info("the cluster has given this node no CIDRs for its pods yet (Node.spec.podCIDRs); it never will unless its controller manager has --allocate-node-cidrs", "node", n.Name)
 		return
 	}
-	w.Others.Self(peers.Node{Name: n.Name, CIDRs: cidrs, Addresses: addresses(n), Health: within(w.claimed(n), cidrs)})
+	w.Others.Self(peers.Node{Name: n.Name, CIDRs: cidrs, Addresses: addresses(n), Health: within(w.claimed(n), cidrs), WireGuard: w.sealed(n)})
 	w.mu.Lock()
 	w.given = cidrs
 	w.mu.Unlock()
@@ -58,7 +58,7 @@ func (w *Watcher) other(n *corev1.Node) (node peers.Node, ok bool) {
 		w.Log.Warn("the CIDRs of another node's pods are none", "node", n.Name, "err", err)
 		return node, false
 	}
-	node = peers.Node{Name: n.Name, CIDRs: cidrs, Addresses: addresses(n), Health: within(w.claimed(n), cidrs)}
+	node = peers.Node{Name: n.Name, CIDRs: cidrs, Addresses: addresses(n), Health: within(w.claimed(n), cidrs), WireGuard: w.sealed(n)}
 	return node, len(node.CIDRs) > 0 && len(node.Addresses) > 0
 }
 
@@ -96,7 +96,7 @@ func has(addrs []netip.Addr, addr netip.Addr) bool {
 	return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return a.Is4() == addr.Is4() })
 }
 
-func (w *Watcher) place(n *corev1.Node) place { return place{addresses(n), w.claimed(n)} }
+func (w *Watcher) place(n *corev1.Node) place { return place{addresses(n), w.claimed(n), w.sealed(n)} }
 
 // nodeStore hands the nodes that a reflector reads on, and keeps none. If pods have addresses of the cluster's pools, the
 // nodes tell only where they are themselves (ways).
@@ -115,7 +115,7 @@ func (*nodeStore) Transformer() cache.TransformFunc {
 			return o, nil
 		}
 		own := map[string]string{}
-		for _, key := range []string{AnnotationHealth4, AnnotationHealth6} {
+		for _, key := range annotations {
 			if text, ok := n.Annotations[key]; ok {
 				own[key] = text
 			}

@@ -27,6 +27,13 @@ type Node struct {
 	CIDRs     []netip.Prefix // of its pods, masked
 	Addresses []netip.Addr   // by which its pods are reached; the first one of a family counts
 	Health    []netip.Addr   // of its responder (package health), at most one of a family; Peers leaves them alone
+	WireGuard WireGuard      // how its WireGuard device is reached; zero: it has told of none
+}
+
+// WireGuard is how a node's WireGuard device is reached, at one of the node's addresses.
+type WireGuard struct {
+	PublicKey string // base64
+	Port      uint16 // UDP
 }
 
 // record is the Owner.Meta of a node's owner.
@@ -51,8 +58,11 @@ func cidrName(p netip.Prefix) hold.Name { return hold.Name{Space: "cidr", Name: 
 type Options struct {
 	Metric uint32 // of the instance's routes
 	// Routing says how packets get to other nodes' pods (config.Kubernetes), and VXLAN by what the nodes' tunnel is known.
-	Routing string
-	VXLAN   config.VXLAN
+	Routing   string
+	VXLAN     config.VXLAN
+	WireGuard config.WireGuard
+	// Tell tells the cluster how this node's WireGuard device is reached; zero: it has none. nil: nobody listens.
+	Tell func(context.Context, WireGuard) error
 	// MTU returns the MTU of the links between nodes, in bytes.
 	MTU func() int
 	// Hops says where packets of the node to addresses go first (rtnl.Conn.Hops).
@@ -78,6 +88,8 @@ type Peers struct {
 	shaken     bool             // the node may lack what the ledger has
 	failed     map[string]error // why it is not, by node
 	tunnelless error            // why the tunnel is not as it should be
+	told       WireGuard        // what the cluster knows of this node's device
+	untold     error            // why it does not know what it should
 	wake       chan struct{}    // has a token while dirty is not empty
 }
 
@@ -96,12 +108,15 @@ func (p *Peers) Self(n Node) {
 	if p.self.is(n) {
 		return
 	}
+	if p.self.Name == "" || p.self.WireGuard != n.WireGuard {
+		p.told = n.WireGuard
+	}
 	p.self = n
 	p.stir()
 }
 
 func (n Node) is(o Node) bool {
-	return n.Name == o.Name && slices.Equal(n.CIDRs, o.CIDRs) && slices.Equal(n.Addresses, o.Addresses)
+	return n.Name == o.Name && slices.Equal(n.CIDRs, o.CIDRs) && slices.Equal(n.Addresses, o.Addresses) && n.WireGuard == o.WireGuard
 }
 
 // All tells of all other nodes: nodes that are not among them are gone.
@@ -179,7 +194,7 @@ func (p *Peers) Keep(ctx context.Context) {
 		}
 		p.settle(ctx)
 		p.mu.Lock()
-		later := len(p.failed) > 0 || p.tunnelless != nil
+		later := len(p.failed) > 0 || p.tunnelless != nil || p.untold != nil
 		p.mu.Unlock()
 		if later {
 			daemon.Sleep(ctx, again, p.wake)

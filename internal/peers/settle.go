@@ -9,8 +9,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kinds/noderoute"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // settle does what is to be done for this node's tunnel, and for all nodes that are dirty. Nodes that are gone, and CIDRs that
@@ -41,6 +43,7 @@ func (p *Peers) settle(ctx context.Context) {
 		}
 	}
 	p.leaveTunnel(ctx, t)
+	p.tell(ctx)
 	if (changed || renewed) && p.Changed != nil {
 		p.Changed(ctx)
 	}
@@ -66,7 +69,7 @@ func (p *Peers) restore(ctx context.Context, have owners) {
 	}
 }
 
-// due returns the nodes that are dirty, those first that are gone, and takes them for clean.
+// due returns the nodes that are dirty, those first that are gone and the others by name, and takes them for clean.
 func (p *Peers) due(have owners) (names []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,6 +85,7 @@ func (p *Peers) due(have owners) (names []string) {
 	}
 	p.anew = false
 	clear(p.dirty)
+	slices.Sort(gone[false]) // so that all agents that hear of two nodes with one key or CIDR at once choose the same one
 	return append(gone[true], gone[false]...)
 }
 
@@ -149,17 +153,17 @@ func (p *Peers) one(ctx context.Context, name string, have owners, t tunnel) (di
 	if !held {
 		o.id = hold.NewID()
 	}
-	next, err := p.owner(o.id, n, t, p.tunnels(n, o))
-	if err != nil {
-		return false, err
-	}
 	if err := p.free(n, have); err != nil {
 		return false, err
+	}
+	next, lacks := p.owner(o.id, n, t, p.tunnels(n, o), have)
+	if lacks != nil && len(next.Holds) == 0 {
+		return false, lacks
 	}
 	if held {
 		now, _ := p.Ledger.Owner(o.id)
 		if same(now, next) {
-			return false, nil
+			return false, lacks
 		}
 		err = p.change(ctx, next)
 	} else {
@@ -168,7 +172,7 @@ func (p *Peers) one(ctx context.Context, name string, have owners, t tunnel) (di
 	if err == nil {
 		have[name] = knownOf(next, n.Addresses)
 	}
-	return true, err
+	return true, errors.Join(err, lacks)
 }
 
 // take takes an owner. First it waits until former owners of its names are released.
@@ -183,32 +187,41 @@ func (p *Peers) take(ctx context.Context, o hold.Owner) error {
 	return p.Engine.Take(ctx, o)
 }
 
-// owner returns a node's owner, with the holds that lead to the node's pods: through the tunnel t if tunnels is set.
-func (p *Peers) owner(id hold.ID, n Node, t tunnel, tunnels bool) (o hold.Owner, err error) {
+// owner returns a node's owner, with the holds that lead to the node's pods: through the tunnel t if tunnels is set. If there is an
+// error, the owner has no holds or, where nothing may go in clear, only those by which nothing goes there at all.
+func (p *Peers) owner(id hold.ID, n Node, t tunnel, tunnels bool, have owners) (o hold.Owner, err error) {
 	o = hold.Owner{ID: id, Meta: record{Sort: nodeSort, Node: n.Name, Addresses: n.Addresses}.encode(), Names: []hold.Name{Name(n.Name)}}
-	var specs []hold.Spec
-	via := n.gateway
-	if tunnels {
-		peer, failed := t.peer(n)
-		if failed != nil {
-			return o, failed
-		}
-		o.Needs, specs = []hold.ID{t.id}, []hold.Spec{peer}
-		via = func(c netip.Prefix) (netip.Addr, error) { return gatewayIn(peer, c) }
-	}
+	var closed, specs []hold.Spec
 	for _, c := range n.CIDRs {
 		o.Names = append(o.Names, cidrName(c))
-		gateway, failed := via(c)
-		if failed != nil {
-			err = errors.Join(err, failed)
-			continue
+		if p.Routing == config.RoutingWireGuard || t.former {
+			closed = append(closed, &noderoute.Spec{CIDR: c, Metric: stamp.Beneath(p.Metric), Closed: true})
 		}
-		specs = append(specs, &noderoute.Spec{CIDR: c, Via: gateway, Metric: p.Metric, Tunnel: tunnels})
 	}
-	for _, s := range specs {
+	if tunnels {
+		specs, err = p.through(n, t, have)
+	} else {
+		specs, err = p.natively(n)
+	}
+	if err != nil {
+		specs = nil
+	} else if tunnels {
+		o.Needs = []hold.ID{t.id}
+	}
+	for _, s := range append(closed, specs...) {
 		o.Holds = append(o.Holds, hold.Hold{Owner: id, Spec: s})
 	}
 	return o, err
+}
+
+// natively returns the routes to a node's pods by the node's addresses.
+func (p *Peers) natively(n Node) (specs []hold.Spec, err error) {
+	for _, c := range n.CIDRs {
+		gateway, failed := n.gateway(c)
+		err = errors.Join(err, failed)
+		specs = append(specs, &noderoute.Spec{CIDR: c, Via: gateway, Metric: p.Metric})
+	}
+	return specs, err
 }
 
 // gateway returns the address by which packets to a CIDR of the node's pods reach the node without a tunnel.

@@ -10,17 +10,23 @@ import (
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/noderoute"
 	"github.com/berth-net/berth/internal/kinds/vxlan"
+	"github.com/berth-net/berth/internal/kinds/wireguard"
 )
 
 // tunnel is the tunnel to other nodes, as the ledger has it.
 type tunnel struct {
 	id     hold.ID
-	device *vxlan.Device // nil: there is no tunnel, as err says
+	device hold.Spec // *vxlan.Device or *wireguard.Device; nil: there is no tunnel, as err says
 	err    error
+	former bool // the device is of the other kind than the one that the node has to have: nodes leave it, and then it goes
 }
 
-// TunnelName is the name of the tunnel's owner, and tunnelSort is what its record says.
+// errFormer says why a node is out of reach while the tunnel changes its kind.
+var errFormer = errors.New("the tunnel is being made anew, because kubernetes.routing has changed")
+
+// TunnelName is the name of the tunnel's owner, whatever kind its device is of, and tunnelSort is what its record says.
 var TunnelName = hold.Name{Space: "tunnel", Name: "vxlan"}
 
 const tunnelSort = "tunnel"
@@ -31,7 +37,7 @@ var errNoTunnel = errors.New("there is no tunnel: this node's own address is not
 // there is no way to the node at the moment, nobody can tell, and the node stays as it was.
 func (p *Peers) tunnels(n Node, o known) bool {
 	if p.Routing != config.RoutingAuto {
-		return p.Routing == config.RoutingVXLAN
+		return p.tunnelled()
 	}
 	var gateways []netip.Addr
 	for _, c := range n.CIDRs {
@@ -41,6 +47,11 @@ func (p *Peers) tunnels(n Node, o known) bool {
 	}
 	hops := p.Hops(gateways)
 	return slices.Contains(hops, rtnl.Router) || slices.Contains(hops, rtnl.NoHop) && o.tunnels
+}
+
+// tunnelled reports whether the node has to have a tunnel.
+func (p *Peers) tunnelled() bool {
+	return p.Routing == config.RoutingAuto || p.Routing == config.RoutingVXLAN || p.Routing == config.RoutingWireGuard
 }
 
 // heldTunnel returns the tunnel that the ledger has.
@@ -55,36 +66,51 @@ func (p *Peers) heldTunnel() tunnel {
 		return t
 	}
 	for _, h := range o.Holds {
-		if d, ok := h.Spec.(*vxlan.Device); ok {
-			return tunnel{id: id, device: d}
+		switch h.Spec.(type) {
+		case *vxlan.Device:
+			return tunnel{id: id, device: h.Spec, former: p.tunnelled() && p.Routing == config.RoutingWireGuard}
+		case *wireguard.Device:
+			return tunnel{id: id, device: h.Spec, former: p.tunnelled() && p.Routing != config.RoutingWireGuard}
 		}
 	}
 	return t
 }
 
-// device returns the device that the tunnel has to have; nil: this node's address is not known yet. The device belongs to
-// the first IPv4 address of the node or, if it has none, to its first IPv6 address.
-func (p *Peers) device() *vxlan.Device {
+// device returns the device that the tunnel has to have; nil: this node's address is not known yet.
+func (p *Peers) device() (hold.Spec, error) {
 	p.mu.Lock()
 	self := p.self
 	p.mu.Unlock()
 	if len(self.Addresses) == 0 {
-		return nil
+		return nil, nil
 	}
-	local := self.Addresses[0]
-	if i := slices.IndexFunc(self.Addresses, netip.Addr.Is4); i >= 0 {
-		local = self.Addresses[i]
-	}
-	d := &vxlan.Device{
-		Instance: p.Instance, VNI: uint32(p.VXLAN.VNI), Port: uint16(p.VXLAN.Port), Local: local, MTU: p.MTU() - overhead(local),
-	}
+	var own []netip.Addr
 	for _, c := range self.CIDRs {
 		if c.Bits() < c.Addr().BitLen()-1 { // no pod has the network's own address (ipam)
-			d.Addresses = append(d.Addresses, c.Addr())
+			own = append(own, c.Addr())
 		}
 	}
-	slices.SortFunc(d.Addresses, netip.Addr.Compare)
-	return d
+	slices.SortFunc(own, netip.Addr.Compare)
+	local := self.local()
+	if p.Routing != config.RoutingWireGuard {
+		return &vxlan.Device{
+			Instance: p.Instance, VNI: uint32(p.VXLAN.VNI), Port: uint16(p.VXLAN.Port), Local: local, MTU: p.MTU() - overhead(local), Addresses: own,
+		}, nil
+	}
+	mine, err := p.mine()
+	if err != nil {
+		return nil, err
+	}
+	return &wireguard.Device{Instance: p.Instance, PublicKey: mine.PublicKey, Port: mine.Port, MTU: p.MTU() - sealing(local), Addresses: own}, nil
+}
+
+// local returns the address to which the node's tunnel belongs: the first IPv4 address of the node or, if it has none, its first
+// IPv6 address.
+func (n Node) local() netip.Addr {
+	if i := slices.IndexFunc(n.Addresses, netip.Addr.Is4); i >= 0 {
+		return n.Addresses[i]
+	}
+	return n.Addresses[0]
 }
 
 func overhead(local netip.Addr) int {
@@ -98,10 +124,19 @@ func overhead(local netip.Addr) int {
 // tunnel that other nodes may still need (leaveTunnel). renewed says that the ledger has changed.
 func (p *Peers) keepTunnel(ctx context.Context) (t tunnel, renewed bool) {
 	t = p.heldTunnel()
-	if p.Routing != config.RoutingAuto && p.Routing != config.RoutingVXLAN {
+	if !p.tunnelled() {
 		return t, false
 	}
-	d := p.device()
+	if t.former {
+		t.err = errFormer
+		return t, false
+	}
+	d, err := p.device()
+	if err != nil { // such as a private key that cannot be read: the device that there is stays
+		p.noteTunnel(err)
+		t.err = fmt.Errorf("there is no tunnel: %w", err)
+		return t, false
+	}
 	if d == nil || t.device != nil && t.device.String() == d.String() {
 		return t, false
 	}
@@ -115,7 +150,6 @@ func (p *Peers) keepTunnel(ctx context.Context) (t tunnel, renewed bool) {
 		ID: id, Meta: record{Sort: tunnelSort}.encode(), Names: []hold.Name{TunnelName},
 		Holds: []hold.Hold{{Owner: id, Spec: d}},
 	}
-	var err error
 	if t.device == nil {
 		err = p.take(ctx, next)
 	} else {
@@ -152,7 +186,7 @@ func (p *Peers) noteTunnel(err error) {
 
 // leaveTunnel gives the tunnel back if the node needs none.
 func (p *Peers) leaveTunnel(ctx context.Context, t tunnel) {
-	if t.device == nil || p.Routing == config.RoutingAuto || p.Routing == config.RoutingVXLAN {
+	if t.device == nil || p.tunnelled() && !t.former {
 		return
 	}
 	for _, k := range p.owners() {
@@ -165,18 +199,47 @@ func (p *Peers) leaveTunnel(ctx context.Context, t tunnel) {
 	if err := p.Engine.Release(ctx, []hold.ID{t.id}); err != nil {
 		p.Log.Warn("could not give the tunnel back yet", "err", err)
 	}
+	p.doubt() // the nodes that have left it go through the next one
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stir()
 }
 
-// peer returns what the tunnel's device has for a node.
-func (t tunnel) peer(n Node) (*vxlan.Peer, error) {
-	if t.device == nil {
+// through returns what leads to a node's pods through the tunnel.
+func (p *Peers) through(n Node, t tunnel, have owners) (specs []hold.Spec, err error) {
+	if t.device == nil || t.former {
 		return nil, t.err
 	}
-	i := slices.IndexFunc(n.Addresses, func(a netip.Addr) bool { return a.Is4() == t.device.Local.Is4() })
-	if i < 0 {
-		return nil, fmt.Errorf("the node has no address of the family of this node's, %s, from which the tunnel begins", t.device.Local)
+	gateway := func(c netip.Prefix) (netip.Addr, error) { return wireguard.Gateway(c), nil }
+	if d, ok := t.device.(*vxlan.Device); ok {
+		peer, err := behind(d, n)
+		if err != nil {
+			return nil, err
+		}
+		specs = append(specs, peer)
+		gateway = func(c netip.Prefix) (netip.Addr, error) { return gatewayIn(peer, c) }
+	} else {
+		peer, err := p.sealed(n, have)
+		if err != nil {
+			return nil, err
+		}
+		specs = append(specs, peer)
 	}
-	return &vxlan.Peer{Instance: t.device.Instance, Node: n.Addresses[i]}, nil
+	for _, c := range n.CIDRs {
+		via, failed := gateway(c)
+		err = errors.Join(err, failed)
+		specs = append(specs, &noderoute.Spec{CIDR: c, Via: via, Metric: p.Metric, Tunnel: true})
+	}
+	return specs, err
+}
+
+// behind returns what a VXLAN device has for a node.
+func behind(d *vxlan.Device, n Node) (*vxlan.Peer, error) {
+	i := slices.IndexFunc(n.Addresses, func(a netip.Addr) bool { return a.Is4() == d.Local.Is4() })
+	if i < 0 {
+		return nil, fmt.Errorf("the node has no address of the family of this node's, %s, from which the tunnel begins", d.Local)
+	}
+	return &vxlan.Peer{Instance: d.Instance, Node: n.Addresses[i]}, nil
 }
 
 // gatewayIn returns the gateway of the tunnel by which packets to a CIDR of a node's pods go.
@@ -191,10 +254,10 @@ func gatewayIn(p *vxlan.Peer, c netip.Prefix) (netip.Addr, error) {
 }
 
 // Tunnel returns the UDP port to which other nodes send through the tunnel, and the addresses of these nodes, as the ledger has
-// them; 0: there is no tunnel.
+// them; 0: there is no tunnel, or none that believes in addresses: WireGuard's device knows other nodes by their keys.
 func (p *Peers) Tunnel() (port uint16, from []netip.Prefix) {
-	t := p.heldTunnel()
-	if t.device == nil {
+	d, ok := p.heldTunnel().device.(*vxlan.Device)
+	if !ok {
 		return 0, nil
 	}
 	for _, k := range p.owners() {
@@ -203,15 +266,23 @@ func (p *Peers) Tunnel() (port uint16, from []netip.Prefix) {
 		}
 	}
 	slices.SortFunc(from, netip.Prefix.Compare)
-	return t.device.Port, from
+	return d.Port, from
 }
 
 // Overhead returns how many bytes of each packet between nodes the tunnel takes; 0: there is none.
 func (p *Peers) Overhead() int {
-	if t := p.heldTunnel(); t.device != nil {
-		return overhead(t.device.Local)
-	}
-	if p.Routing == config.RoutingAuto || p.Routing == config.RoutingVXLAN {
+	p.mu.Lock()
+	self := p.self
+	p.mu.Unlock()
+	d, held := p.heldTunnel().device.(*vxlan.Device)
+	switch {
+	case p.Routing == config.RoutingWireGuard && len(self.Addresses) > 0:
+		return sealing(self.local())
+	case p.Routing == config.RoutingWireGuard:
+		return wireguard.Overhead4
+	case held:
+		return overhead(d.Local)
+	case p.tunnelled():
 		return vxlan.Overhead4
 	}
 	return 0

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kinds/wireguard"
 	"github.com/berth-net/berth/internal/ledger"
 )
 
@@ -19,7 +20,8 @@ type known struct {
 	id        hold.ID
 	cidrs     []netip.Prefix
 	addresses []netip.Addr
-	tunnels   bool // packets to its pods go through the tunnel
+	tunnels   bool   // packets to its pods go through the tunnel
+	key       string // of its WireGuard peer; "": it has none
 }
 
 // view has the ledger's nodes, so that news of one node do not cost a walk of the ledger. Follow keeps it in step.
@@ -89,6 +91,11 @@ func (p *Peers) owners() owners {
 
 func knownOf(o hold.Owner, addresses []netip.Addr) known {
 	k := known{id: o.ID, addresses: addresses, tunnels: len(o.Needs) > 0}
+	for _, h := range o.Holds {
+		if peer, ok := h.Spec.(*wireguard.Peer); ok {
+			k.key = peer.PublicKey
+		}
+	}
 	for _, name := range o.NamesIn("cidr") {
 		if c, err := netip.ParsePrefix(name); err == nil {
 			k.cidrs = append(k.cidrs, c)

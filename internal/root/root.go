@@ -37,5 +37,8 @@ func (d Dir) Ledger() string { return filepath.Join(d.State(), "ledger.db") }
 // Instance is the file with the agent's instance id.
 func (d Dir) Instance() string { return filepath.Join(d.State(), "instance") }
 
+// WireGuardKey is the file with the node's private key of WireGuard. It outlives the agent: another key is another node for all others.
+func (d Dir) WireGuardKey() string { return filepath.Join(d.State(), "wireguard.key") }
+
 // Config is the agent's configuration.
 func (d Dir) Config() string { return filepath.Join(string(d), "etc/berth/berthd.yaml") }

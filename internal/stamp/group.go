@@ -73,10 +73,17 @@ func MetricOf(instance string) (uint32, error) {
 	return 1<<20 | n, nil
 }
 
+// Beneath returns the metric of the routes that lie beneath an instance's routes of a metric: they count while there is none of
+// those to the same destination.
+func Beneath(metric uint32) uint32 { return metric | beneath<<20 }
+
+// beneath is the bit beside the 1 that a metric begins with.
+const beneath = 2
+
 // OfMetric returns the first 4 characters of the id of the instance whose metric this is;
 // false if the metric is no instance's.
 func OfMetric(metric uint32) (instance string, ok bool) {
-	if metric>>20 != 1 {
+	if metric>>20&^beneath != 1 {
 		return "", false
 	}
 	b := make([]byte, PrefixLen)

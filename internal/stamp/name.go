@@ -130,10 +130,10 @@ func Own(instance, name, alias string) (string, bool) {
 	return name, strings.HasPrefix(name, Links(instance))
 }
 
-// Tunnel returns the name of an instance's VXLAN device. instance is an instance's id or the first 4 characters of it.
+// Tunnel returns the name of an instance's VXLAN or WireGuard device. instance is an instance's id or the first 4 characters of it.
 func Tunnel(instance string) string { return "berth-" + instance[:PrefixLen] }
 
-// OfTunnel returns the first 4 characters of the id of the instance whose VXLAN device has such a name; false if no instance's has.
+// OfTunnel returns the first 4 characters of the id of the instance whose tunnel's device has such a name; false if no instance's has.
 func OfTunnel(name string) (instance string, ok bool) {
 	instance, ok = strings.CutPrefix(name, "berth-")
 	return instance, ok && len(instance) == PrefixLen && areLetters(instance)

@@ -1,11 +1,15 @@
 package rtnl
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel"
 )
 
 // Address is an address of a link.
@@ -123,4 +127,45 @@ func DelAddress(a Address) Request {
 		typ:  unix.RTM_DELADDR,
 		body: body(msg, nl.NewRtAttr(unix.IFA_LOCAL, a.Prefix.Addr().AsSlice())),
 	}
+}
+
+// HostAddresses returns a link's addresses in order, but those that the kernel makes by itself.
+//
+//	ip addr show dev DEV
+func (c *Conn) HostAddresses(index int) (addrs []netip.Addr, err error) {
+	all, err := c.Addresses(index)
+	for _, a := range all {
+		if addr := a.Prefix.Addr(); !addr.IsLinkLocalUnicast() {
+			addrs = append(addrs, addr)
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return addrs, err
+}
+
+// SetHostAddresses gives a link the addresses of `want`, each as a network of its own, and takes all others that HostAddresses
+// returns.
+//
+//	ip addr add ADDR dev DEV; ip addr del ADDR dev DEV
+func (c *Conn) SetHostAddresses(index int, want []netip.Addr) error {
+	has, err := c.HostAddresses(index)
+	if err != nil {
+		return err
+	}
+	for _, a := range want {
+		err := c.Do(AddAddress(Address{Prefix: netip.PrefixFrom(a, a.BitLen()), Index: index}))
+		if err != nil && !errors.Is(err, kernel.ErrExists) {
+			return err
+		}
+	}
+	for _, a := range has {
+		if slices.Contains(want, a) {
+			continue
+		}
+		err := c.Do(DelAddress(Address{Prefix: netip.PrefixFrom(a, a.BitLen()), Index: index}))
+		if err != nil && !errors.Is(err, kernel.ErrNotFound) {
+			return err
+		}
+	}
+	return nil
 }

@@ -1,6 +1,6 @@
 // Package noderoute is the kind of hold that is a route to another node's pods: packets to a CIDR of
 // that node's pods go to that node's address, which must be on a link of this node, or through the tunnel to that
-// node (package vxlan). The route is in the node's main table, with the agent's protocol and the instance's metric. A
+// node (packages vxlan and wireguard). The route is in the node's main table, with the agent's protocol and the instance's metric. A
 // packet to a pod of this node takes no such route, because the pool's unreachable route and the pods' host routes are of
 // other CIDRs.
 package noderoute
@@ -15,6 +15,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // KindName is the name of the kind.
@@ -29,12 +30,18 @@ type Spec struct {
 	Via    netip.Addr   `json:"via"`    // the node's address or, through the tunnel, the gateway that the tunnel has for it; of the CIDR's family
 	Metric uint32       `json:"metric"` // the instance's; not 0
 	Tunnel bool         `json:"tunnel,omitempty"`
+	// Closed is set for the unreachable route that lies beneath the way (stamp.Beneath): without the way, packets to the CIDR
+	// go nowhere, and not where the node's other routes lead. Such a spec has no Via.
+	Closed bool `json:"closed,omitempty"`
 }
 
 // Kind returns KindName.
 func (s *Spec) Kind() string { return KindName }
 
 func (s *Spec) String() string {
+	if s.Closed {
+		return fmt.Sprintf("route unreachable %s metric %d", s.CIDR, s.Metric)
+	}
 	how := ""
 	if s.Tunnel {
 		how = " through the tunnel"
@@ -45,7 +52,11 @@ func (s *Spec) String() string {
 // route returns the route as rtnl has it. tunnel is the index of the tunnel's device.
 //
 //	ip route add 10.244.1.0/24 via 192.0.2.11 [dev DEV onlink] proto 98 metric N
+//	ip route add unreachable 10.244.1.0/24 proto 98 metric N
 func (s *Spec) route(tunnel int) rtnl.Route {
+	if s.Closed {
+		return rtnl.Route{Dst: s.CIDR, Unreachable: true, Metric: s.Metric}
+	}
 	r := rtnl.Route{Dst: s.CIDR, Gateway: s.Via, Metric: s.Metric}
 	if s.Tunnel {
 		r.Index = tunnel
@@ -85,14 +96,24 @@ func (r *Routes) spec(h hold.Hold) (*Spec, error) {
 	switch {
 	case !ok:
 		return nil, fmt.Errorf("a hold of kind %s is not a route to another node", h.Spec.Kind())
-	case s.Metric != r.Metric:
-		return nil, fmt.Errorf("%s does not belong to this instance, whose metric is %d", s, r.Metric)
+	case s.Metric != r.metric(s.Closed):
+		return nil, fmt.Errorf("%s does not belong to this instance, whose metric is %d", s, r.metric(s.Closed))
 	case !s.CIDR.IsValid() || s.CIDR != s.CIDR.Masked():
 		return nil, fmt.Errorf("%s is not a CIDR", s.CIDR)
+	case s.Closed:
+		return s, nil
 	case !s.Via.IsValid() || s.Via.Is4() != s.CIDR.Addr().Is4():
 		return nil, fmt.Errorf("%s is not a gateway of the family of %s", s.Via, s.CIDR)
 	}
 	return s, nil
+}
+
+// metric returns the metric of the instance's ways, or of the routes beneath them.
+func (r *Routes) metric(closed bool) uint32 {
+	if closed {
+		return stamp.Beneath(r.Metric)
+	}
+	return r.Metric
 }
 
 // acquire adds the route. If the instance has a route to the CIDR by another gateway, acquire puts the new
@@ -120,7 +141,7 @@ func (r *Routes) acquire(_ context.Context, h hold.Hold) error {
 	switch {
 	case all.has(s):
 		return nil
-	case slices.ContainsFunc(all.routes, func(route rtnl.Route) bool { return route.Dst == s.CIDR }):
+	case slices.ContainsFunc(all.routes, func(route rtnl.Route) bool { return route.Dst == s.CIDR && route.Metric == s.Metric }):
 		return r.Conn.Do(rtnl.ReplaceRoute(s.route(tunnel)))
 	case seeing != nil:
 		return seeing
@@ -174,12 +195,16 @@ func (r *Routes) find(context.Context, *hold.Look) ([]hold.Hold, error) {
 	all, err := r.list()
 	holds := make([]hold.Hold, len(all.routes))
 	for i, route := range all.routes {
+		if route.Unreachable {
+			holds[i].Spec = &Spec{CIDR: route.Dst, Metric: route.Metric, Closed: true}
+			continue
+		}
 		holds[i].Spec = &Spec{CIDR: route.Dst, Via: route.Gateway, Metric: route.Metric, Tunnel: route.Index == all.tunnel}
 	}
 	return holds, err
 }
 
-// list are the instance's routes by a gateway.
+// list are the instance's routes by a gateway, and those beneath them.
 type list struct {
 	routes []rtnl.Route
 	tunnel int // the index of the tunnel's device; 0: there is none
@@ -190,11 +215,17 @@ func (r *Routes) list() (all list, err error) {
 		return all, err
 	}
 	all.routes, err = r.Conn.Routes(rtnl.RouteFilter{})
+	if err == nil {
+		var closed []rtnl.Route
+		closed, err = r.Conn.Routes(rtnl.RouteFilter{Unreachable: true})
+		all.routes = append(all.routes, closed...)
+	}
 	if err != nil {
 		err = fmt.Errorf("looking at the routes to other nodes: %w", err)
 	}
 	all.routes = slices.DeleteFunc(all.routes, func(route rtnl.Route) bool {
-		return route.Metric != r.Metric || !route.Gateway.IsValid()
+		way := route.Metric == r.Metric && route.Gateway.IsValid()
+		return !way && !(route.Unreachable && route.Metric == r.metric(true))
 	})
 	return all, err
 }
@@ -211,6 +242,9 @@ func (r *Routes) tunnel() (index int, err error) {
 
 // is reports whether a route is that of a spec.
 func (l list) is(route rtnl.Route, s *Spec) bool {
+	if s.Closed {
+		return route.Dst == s.CIDR && route.Unreachable && route.Metric == s.Metric
+	}
 	return route.Dst == s.CIDR && route.Gateway == s.Via && route.Metric == s.Metric && (route.Index == l.tunnel) == s.Tunnel
 }
 

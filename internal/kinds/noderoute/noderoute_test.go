@@ -1,6 +1,7 @@
 package noderoute_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -59,10 +60,11 @@ func newKind(t testing.TB, instance string) (hold.Kind, uint32) {
 func TestKind(t *testing.T) {
 	for _, family := range []struct {
 		name, cidr, via string
-		tunnel          bool
+		tunnel, closed  bool
 	}{
-		{"IPv4", "10.244.%d.0/24", "192.0.2.11", false}, {"IPv6", "fd00:244:%d::/64", "2001:db8::11", false},
-		{"IPv4 by tunnel", "10.244.%d.0/24", "192.0.2.11", true}, {"IPv6 by tunnel", "fd00:244:%d::/64", "fe80::11", true},
+		{"IPv4", "10.244.%d.0/24", "192.0.2.11", false, false}, {"IPv6", "fd00:244:%d::/64", "2001:db8::11", false, false},
+		{"IPv4 by tunnel", "10.244.%d.0/24", "192.0.2.11", true, false}, {"IPv6 by tunnel", "fd00:244:%d::/64", "fe80::11", true, false},
+		{"IPv4 closed", "10.244.%d.0/24", "", false, true}, {"IPv6 closed", "fd00:244:%d::/64", "", false, true},
 	} {
 		t.Run(family.name, func(t *testing.T) {
 			k, metric := newKind(t, "test")
@@ -71,11 +73,15 @@ func TestKind(t *testing.T) {
 			kindtest.Run(t, kindtest.Kind{
 				Kind: k,
 				Spec: func(testing.TB, hold.ID) hold.Spec {
-					s := route(fmt.Sprintf(family.cidr, n.Add(1)), family.via, metric)
+					cidr := fmt.Sprintf(family.cidr, n.Add(1))
+					if family.closed {
+						return &noderoute.Spec{CIDR: netip.MustParsePrefix(cidr), Metric: stamp.Beneath(metric), Closed: true}
+					}
+					s := route(cidr, family.via, metric)
 					s.Tunnel = family.tunnel
 					return s
 				},
-				Example:     &noderoute.Spec{CIDR: netip.MustParsePrefix("10.244.1.0/24"), Via: netip.MustParseAddr("192.0.2.11"), Metric: 1<<20 | 77, Tunnel: true},
+				Example:     &noderoute.Spec{CIDR: netip.MustParsePrefix("10.244.1.0/24"), Via: netip.MustParseAddr("192.0.2.11"), Metric: 1<<20 | 77, Tunnel: true, Closed: true},
 				Snapshot:    func() string { return nettest.Snapshot(t, nil).String() },
 				Foreign:     blackhole,
 				Undisguised: "a route is its destination, its metric and its gateway: one that differs is another route",
@@ -154,6 +160,40 @@ func TestReplace(t *testing.T) {
 			}
 			must(t, k.Release(t.Context(), []hold.Hold{is})[0])
 		})
+	}
+}
+
+// While another node's way is away, packets go nowhere: the route beneath stays when the way goes with its link.
+func TestClosed(t *testing.T) {
+	k, metric := newKind(t, "test")
+	way := hold.Hold{Owner: hold.NewID(), Spec: route("10.244.8.0/24", "192.0.2.11", metric)}
+	beneath := hold.Hold{Owner: way.Owner, Spec: &noderoute.Spec{CIDR: netip.MustParsePrefix("10.244.8.0/24"), Metric: stamp.Beneath(metric), Closed: true}}
+	at := func() string {
+		routes, err := netlink.RouteGet(net.ParseIP("10.244.8.1"))
+		if err != nil {
+			return err.Error()
+		}
+		return routes[0].Gw.String()
+	}
+	nettest.Run(t, nil, "ip route add 10.244.0.0/16 via 192.0.2.254") // where packets would go otherwise
+	t.Cleanup(func() { nettest.Run(t, nil, "ip route del 10.244.0.0/16") })
+	for _, step := range []struct {
+		do   func(context.Context, hold.Hold) error
+		h    hold.Hold
+		goes string
+	}{
+		{k.Acquire, beneath, unix.EHOSTUNREACH.Error()},
+		{k.Acquire, way, "192.0.2.11"},
+		{func(ctx context.Context, h hold.Hold) error { return k.Release(ctx, []hold.Hold{h})[0] }, way, unix.EHOSTUNREACH.Error()},
+		{func(ctx context.Context, h hold.Hold) error { return k.Release(ctx, []hold.Hold{h})[0] }, beneath, "192.0.2.254"},
+	} {
+		must(t, step.do(t.Context(), step.h))
+		if to := at(); to != step.goes {
+			t.Errorf("after %s: packets go to %s, not %s", step.h.Spec, to, step.goes)
+		}
+	}
+	if bad := (&noderoute.Spec{CIDR: netip.MustParsePrefix("10.244.8.0/24"), Metric: metric, Closed: true}); k.Acquire(t.Context(), hold.Hold{Owner: hold.NewID(), Spec: bad}) == nil {
+		t.Error("a closed route has the metric of a way")
 	}
 }
 

@@ -139,7 +139,7 @@ func (t *Tunnel) devices() (all []seen, err error) {
 		case ok && spec.Instance == t.Instance:
 			all = append(all, seen{l, spec, owner})
 		case !ok && l.Name == stamp.Tunnel(t.Instance) && l.MAC == MACOf(l.Local):
-			addrs, err := t.addresses(l.Index)
+			addrs, err := t.Conn.HostAddresses(l.Index)
 			if err != nil {
 				return nil, err
 			}
@@ -147,18 +147,6 @@ func (t *Tunnel) devices() (all []seen, err error) {
 		}
 	}
 	return all, nil
-}
-
-// addresses returns a device's addresses, but those that the kernel makes by itself.
-func (t *Tunnel) addresses(index int) (addrs []netip.Addr, err error) {
-	all, err := t.Conn.Addresses(index)
-	for _, a := range all {
-		if addr := a.Prefix.Addr(); !addr.IsLinkLocalUnicast() {
-			addrs = append(addrs, addr)
-		}
-	}
-	slices.SortFunc(addrs, netip.Addr.Compare)
-	return addrs, err
 }
 
 // device returns a hold's spec, and refuses a spec that is no device of this instance.
@@ -233,26 +221,7 @@ func (t *Tunnel) equip(d *Device, owner hold.ID) error {
 	if err := t.Conn.Do(rtnl.SetLink(d.name(), rtnl.Up())); err != nil {
 		return err
 	}
-	has, err := t.addresses(l.Index)
-	if err != nil {
-		return err
-	}
-	for _, a := range d.Addresses {
-		err := t.Conn.Do(rtnl.AddAddress(rtnl.Address{Prefix: netip.PrefixFrom(a, a.BitLen()), Index: l.Index}))
-		if err != nil && !errors.Is(err, kernel.ErrExists) {
-			return err
-		}
-	}
-	for _, a := range has {
-		if slices.Contains(d.Addresses, a) {
-			continue
-		}
-		err := t.Conn.Do(rtnl.DelAddress(rtnl.Address{Prefix: netip.PrefixFrom(a, a.BitLen()), Index: l.Index}))
-		if err != nil && !errors.Is(err, kernel.ErrNotFound) {
-			return err
-		}
-	}
-	return nil
+	return t.Conn.SetHostAddresses(l.Index, d.Addresses)
 }
 
 func (t *Tunnel) verify(_ context.Context, h hold.Hold) error {
@@ -269,7 +238,7 @@ func (t *Tunnel) verify(_ context.Context, h hold.Hold) error {
 		if s.owner != "" && s.owner != h.Owner {
 			continue
 		}
-		addrs, err := t.addresses(s.Index)
+		addrs, err := t.Conn.HostAddresses(s.Index)
 		if err != nil {
 			return err
 		}

@@ -171,7 +171,7 @@ config:
   forwarding: true
   fullNotReady: true
   history: {records: 100000, age: 1h30m}
-  kubernetes: {health: {enabled: false, interval: 1m, port: 9000}, routing: vxlan, vxlan: {vni: 16777215, port: 8472}}
+  kubernetes: {health: {enabled: false, interval: 1m, port: 9000}, routing: vxlan, vxlan: {vni: 16777215, port: 8472}, wireguard: {port: 51821}}
   concurrency: 32
   sweepInterval: 10s
   metrics: "127.0.0.1:9477"
@@ -180,6 +180,7 @@ config:
 pools: {enabled: true, operator: {replicas: 3, metrics: ":9999", nodes: "kubernetes.io/os=linux,a!=b", resources: {limits: {memory: 1Gi}}}}
 clusterAudit: {enabled: true}
 apiServer: {host: "2001:db8::1", port: 6444}
+ipMasqAgent: {configMap: masq}
 cni: {binDir: /usr/lib/cni, confDir: /etc/other/net.d}
 agent:
   nodeSelector: {kubernetes.io/os: linux, berth.dev/network: berth}
@@ -202,7 +203,7 @@ func TestValues(t *testing.T) {
 	all := objects(t, every)
 	c := berthd(t, all)
 	vxlan := config.VXLAN{VNI: 16777215, Port: 8472}
-	if c.Kubernetes.Routing != "vxlan" || c.Kubernetes.VXLAN != vxlan || len(c.Pools) != 1 || c.History.Records != 100_000 {
+	if c.Kubernetes.Routing != "vxlan" || c.Kubernetes.VXLAN != vxlan || c.Kubernetes.WireGuard.Port != 51821 || len(c.Pools) != 1 || c.History.Records != 100_000 {
 		t.Errorf("the agents' configuration is %+v", c)
 	}
 	d := one[appsv1.DaemonSet](t, all)
@@ -232,6 +233,14 @@ func TestValues(t *testing.T) {
 	}
 	if !c.Kubernetes.FromPools() || c.Kubernetes.Health.Enabled || c.Kubernetes.Health.Port != 9000 {
 		t.Errorf("the agents' configuration is %+v", c.Kubernetes)
+	}
+	file := c.Masquerade.IPMasqAgentFile
+	mounted := slices.ContainsFunc(agent.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "ip-masq-agent" && m.MountPath == filepath.Dir(file) })
+	from := slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool {
+		return v.Name == "ip-masq-agent" && v.ConfigMap.Name == "masq" && *v.ConfigMap.Optional
+	})
+	if filepath.Base(file) != "config" || !mounted || !from || c.Masquerade.Ports != (config.Ports{First: 2000, Last: 60000}) {
+		t.Errorf("the agents read ip-masq-agent's ConfigMap as %s (mounted %t, of the ConfigMap %t), and masquerade as %+v", file, mounted, from, c.Masquerade)
 	}
 	o := one[appsv1.Deployment](t, all)
 	operator := o.Spec.Template.Spec.Containers[0]
@@ -339,33 +348,36 @@ func TestClusterAudit(t *testing.T) {
 // The schema refuses nonsense, and says what and where it is.
 func TestSchema(t *testing.T) {
 	for text, says := range map[string]string{
-		"agnet: {}":                                  "additional properties 'agnet' not allowed",
-		"agent: {hostPid: true}":                     "additional properties 'hostPid' not allowed",
-		"agent: {maxUnavailable: 0}":                 "'/agent/maxUnavailable'",
-		"agent: {maxUnavailable: many}":              "'/agent/maxUnavailable'",
-		"agent: {tolerations: []}":                   "'/agent/tolerations'",
-		"agent: {priorityClassName: null}":           "missing property 'priorityClassName'",
-		"agent: {resources: {request: {cpu: 1}}}":    "additional properties 'request' not allowed",
-		"agent: {goMemLimit: 256M}":                  "'/agent/goMemLimit'",
-		"image: {repository: 'a b'}":                 "'/image/repository'",
-		"image: {pullPolicy: Sometimes}":             "'/image/pullPolicy'",
-		"image: {digest: latest}":                    "'/image/digest'",
-		"cni: {binDir: opt/cni/bin}":                 "'/cni/binDir'",
-		"apiServer: {host: 'https://api'}":           "'/apiServer/host'",
-		"apiServer: {port: 0}":                       "'/apiServer/port'",
-		"config: {kubernetes: {routing: bgp}}":       "value must be one of 'auto', 'native', 'vxlan'",
-		"config: {kubernetes: {node: n1}}":           "'/config/kubernetes/node'",
-		"config: {kubernetes: {vxlan: {vni: 0}}}":    "'/config/kubernetes/vxlan/vni'",
-		"config: {pools: [{name: node, cidrs: []}]}": "'/config/pools/0",
-		"config: {mtu: big}":                         "got string, want integer",
-		"config: {cooldown: 65}":                     "'/config/cooldown'",
-		"config: {masquerade: {exclude: []}}":        "additional properties 'exclude' not allowed",
-		"config: {logLevel: chatty}":                 "'/config/logLevel'",
-		"config: {kubernetes: {addresses: pools}}":   "'/config/kubernetes/addresses'",
-		"clusterAudit: {enabled: 1}":                 "'/clusterAudit/enabled'",
-		"pools: {enabled: yes please}":               "'/pools/enabled'",
-		"pools: {operator: {metrics: here}}":         "'/pools/operator/metrics'",
-		"pools: {operator: {replicas: 0}}":           "'/pools/operator/replicas'",
+		"agnet: {}":                                    "additional properties 'agnet' not allowed",
+		"agent: {hostPid: true}":                       "additional properties 'hostPid' not allowed",
+		"agent: {maxUnavailable: 0}":                   "'/agent/maxUnavailable'",
+		"agent: {maxUnavailable: many}":                "'/agent/maxUnavailable'",
+		"agent: {tolerations: []}":                     "'/agent/tolerations'",
+		"agent: {priorityClassName: null}":             "missing property 'priorityClassName'",
+		"agent: {resources: {request: {cpu: 1}}}":      "additional properties 'request' not allowed",
+		"agent: {goMemLimit: 256M}":                    "'/agent/goMemLimit'",
+		"image: {repository: 'a b'}":                   "'/image/repository'",
+		"image: {pullPolicy: Sometimes}":               "'/image/pullPolicy'",
+		"image: {digest: latest}":                      "'/image/digest'",
+		"cni: {binDir: opt/cni/bin}":                   "'/cni/binDir'",
+		"apiServer: {host: 'https://api'}":             "'/apiServer/host'",
+		"apiServer: {port: 0}":                         "'/apiServer/port'",
+		"config: {kubernetes: {routing: bgp}}":         "value must be one of 'auto', 'native', 'vxlan', 'wireguard'",
+		"config: {kubernetes: {wireguard: {port: 0}}}": "'/config/kubernetes/wireguard/port'",
+		"config: {kubernetes: {node: n1}}":             "'/config/kubernetes/node'",
+		"config: {kubernetes: {vxlan: {vni: 0}}}":      "'/config/kubernetes/vxlan/vni'",
+		"config: {pools: [{name: node, cidrs: []}]}":   "'/config/pools/0",
+		"config: {mtu: big}":                           "got string, want integer",
+		"config: {cooldown: 65}":                       "'/config/cooldown'",
+		"config: {masquerade: {exclude: []}}":          "additional properties 'exclude' not allowed",
+		"config: {logLevel: chatty}":                   "'/config/logLevel'",
+		"config: {kubernetes: {addresses: pools}}":     "'/config/kubernetes/addresses'",
+		"ipMasqAgent: {configMap: 'a b'}":              "'/ipMasqAgent/configMap'",
+		"config: {masquerade: {ipMasqAgentFile: /x}}":  "'/config/masquerade/ipMasqAgentFile'",
+		"pools: {enabled: yes please}":                 "'/pools/enabled'",
+		"clusterAudit: {enabled: 1}":                   "'/clusterAudit/enabled'",
+		"pools: {operator: {metrics: here}}":           "'/pools/operator/metrics'",
+		"pools: {operator: {replicas: 0}}":             "'/pools/operator/replicas'",
 	} {
 		if _, err := Render(dir, "kube-system", values(t, text)); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v; want %s", text, err, says)
