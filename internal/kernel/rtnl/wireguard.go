@@ -27,3 +27,28 @@ func AddWireGuard(name string, mtu int) Request {
 		body:  body(parts...),
 	}
 }
+
+// WireGuards lists the WireGuard devices for which keep answers true, and the TUN devices, which programs in user space have for
+// WireGuard. The kernel leaves out all other links, which cost next to nothing then; a kernel that knows one of the two kinds not, such
+// as one that has not loaded the module, leaves out none.
+//
+//	ip link show type wireguard; ip link show type tun
+func (c *Conn) WireGuards(keep func(Link) (bool, error)) (all []Link, err error) {
+	seen := map[int]bool{}
+	once := func(l Link) (bool, error) {
+		ok, err := keep(l)
+		ok = ok && !seen[l.Index]
+		seen[l.Index] = seen[l.Index] || ok
+		return ok, err
+	}
+	for _, kind := range []string{"wireguard", "tun"} {
+		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+		info.AddRtAttr(unix.IFLA_INFO_KIND, nl.NonZeroTerminated(kind))
+		some, err := c.links("ip link show type "+kind, once, info)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, some...)
+	}
+	return all, nil
+}

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.zx2c4.com/wireguard/wgctrl"
@@ -22,7 +23,7 @@ import (
 type Device struct {
 	PublicKey string // base64
 	Port      uint16 // UDP
-	Peers     []Peer
+	Peers     []Peer // by their keys
 }
 
 // Peer is what a device has of another node.
@@ -80,6 +81,7 @@ func (d *Door) Device(name string) (dev Device, err error) {
 		for _, p := range has.Peers {
 			dev.Peers = append(dev.Peers, peerOf(p))
 		}
+		slices.SortFunc(dev.Peers, func(a, b Peer) int { return strings.Compare(a.PublicKey, b.PublicKey) })
 		return nil
 	})
 	return dev, err

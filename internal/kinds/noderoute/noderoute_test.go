@@ -34,6 +34,7 @@ const tunnel = "berth-test"
 func segment(t testing.TB) {
 	for _, c := range []string{
 		"ip link add uplink type veth peer name far",
+		"ip link set uplink addrgenmode none", "ip link set far addrgenmode none", // whose routes the kernel would make later
 		"ip addr add 192.0.2.1/24 dev uplink", "ip addr add 2001:db8::1/64 dev uplink nodad",
 		"ip link set far up", "ip link set uplink up",
 		"ip link add " + tunnel + " type vxlan id 98 dstport 4789 local 192.0.2.1", "ip link set " + tunnel + " addrgenmode none", "ip link set " + tunnel + " up",

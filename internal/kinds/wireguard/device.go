@@ -100,6 +100,8 @@ type Options struct {
 type Tunnel struct {
 	Options
 	mu    sync.Mutex
+	idle  bool             // there was no device, and acquire has made none since
+	turns int              // how often acquire has ended
 	known map[string]*Peer // by public key: the peers that holds had when they were last taken or verified
 }
 
@@ -131,9 +133,32 @@ type seen struct {
 	owner hold.ID // empty: its alias is lost, or was never written
 }
 
-// devices lists the instance's devices, whatever their names are now. Usually there is one.
+// devices lists the instance's devices, whatever their names are now. Usually there is one. On a node that has no use for WireGuard,
+// a kernel without it would have to show all links to each sweep: so devices looks only once, until acquire may have made a device.
 func (t *Tunnel) devices() (all []seen, err error) {
-	links, err := t.Conn.Links(func(l rtnl.Link) (bool, error) {
+	t.mu.Lock()
+	idle, turns := t.idle, t.turns
+	t.mu.Unlock()
+	if idle {
+		return nil, nil
+	}
+	defer func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.idle = err == nil && len(all) == 0 && turns == t.turns
+	}()
+	return t.list()
+}
+
+// acquired has devices look again.
+func (t *Tunnel) acquired() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.idle, t.turns = false, t.turns+1
+}
+
+func (t *Tunnel) list() (all []seen, err error) {
+	links, err := t.Conn.WireGuards(func(l rtnl.Link) (bool, error) {
 		return strings.HasPrefix(l.Alias, word+" ") || l.Name == stamp.Tunnel(t.Instance), nil
 	})
 	if err != nil {
@@ -204,6 +229,7 @@ func (t *Tunnel) acquire(_ context.Context, h hold.Hold) error {
 	if secret.Public() != d.PublicKey || d.Port == 0 {
 		return fmt.Errorf("%s cannot be: want a port, and the key %s, which belongs to this node's private key", d, secret.Public())
 	}
+	defer t.acquired()
 	all, err := t.devices()
 	if err != nil {
 		return err
