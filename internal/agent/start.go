@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/attachment/verbs"
 	"github.com/berth-net/berth/internal/cluster"
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/drain"
 	"github.com/berth-net/berth/internal/ground"
-	"github.com/berth-net/berth/internal/kernel/wireguard"
 	"github.com/berth-net/berth/internal/mend"
 	"github.com/berth-net/berth/internal/mode/modes"
 	"github.com/berth-net/berth/internal/node"
@@ -80,8 +78,8 @@ func (a *Agent) furnish(o Options) (err error) {
 	err = n.Mark(d.Instance, node.Hooks{
 		Lacks: a.ground.SayLacks, Differs: func() { a.ground.CutAnew(); a.traffic.Missed() }, Exposed: a.traffic.Exposed, Mapped: a.traffic.Mapped, Since: a.index.Since(d.Epoch),
 		Kept: a.traffic.Ports.Kept, Astray: a.traffic.Astray, Left: a.traffic.Ports.ClearLeft, Going: drain.Later(&a.drain), Forwards: a.ground.Forwards,
-		Secret:    func() (wireguard.Secret, error) { return wireguard.LoadSecret(o.Root.WireGuardKey()) },
-		Unpoliced: a.ground.SayUnpoliced, Unhelped: a.ground.SayUnhelped,
+		WireGuardKey: o.Root.WireGuardKey(),
+		Unpoliced:    a.ground.SayUnpoliced, Unhelped: a.ground.SayUnhelped,
 	})
 	if err != nil {
 		return err
@@ -98,7 +96,7 @@ func (a *Agent) furnish(o Options) (err error) {
 		Forwards: a.ground.Forwards, Forward: a.ground.Forward,
 		Addressed: func() { a.traffic.MappedAnew(); a.cluster.Peers.Look() },
 	})
-	rooms := cluster.Rooms{Node: n, Ground: a.ground, Traffic: a.traffic, Kept: modes.Kept(a.core, n, a.ground, a.traffic), Owed: func() []api.OwedHold { return a.Views.OwedHolds() }}
+	rooms := cluster.Rooms{Node: n, Ground: a.ground, Traffic: a.traffic, Kept: modes.Kept(a.core, n, a.ground, a.traffic)}
 	if a.cluster, err = cluster.New(d, rooms, o.Config.Kubernetes, o.Version); err != nil {
 		return err
 	}
@@ -108,6 +106,7 @@ func (a *Agent) furnish(o Options) (err error) {
 	}))
 	a.Verbs = verbs.New(d, a.index, a.drain, a.ground, all, n.OpenNetns)
 	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all, a.cluster)
+	a.cluster.Owed = a.Views.OwedHolds
 	a.ground.Hooks = ground.Hooks{
 		Exposed: a.traffic.Exposed, Rests: a.traffic.Rests, Left: a.traffic.Ports.ClearLeft, Tell: a.Tell,
 		Cluster: a.cluster.Pools(), Counted: a.cluster.Counted, Unserved: a.cluster.Unserved,

@@ -32,12 +32,12 @@ type Cluster struct {
 	Nodes *health.Health
 	// Notices are for the cluster's people; nil: the node belongs to no cluster.
 	Notices *notice.Notices
-	Long    time.Duration // notice.Long, but in tests
-	kube    *kube.Watcher // nil: the node belongs to no cluster
-	leases  *lease.Keeper // nil: the cluster has no pools for its nodes
+	Owed    func() []api.OwedHold // what could not be released yet
+	Long    time.Duration         // notice.Long, but in tests
+	kube    *kube.Watcher         // nil: the node belongs to no cluster
+	leases  *lease.Keeper         // nil: the cluster has no pools for its nodes
 
-	node string                // this node's name
-	owed func() []api.OwedHold // what could not be released yet
+	node string // this node's name
 }
 
 // Rooms are the rooms that a Cluster uses.
@@ -46,7 +46,6 @@ type Rooms struct {
 	Ground  *ground.Ground
 	Traffic *traffic.Traffic
 	Kept    func(ipam.Claim) mode.Mode // modes.Kept
-	Owed    func() []api.OwedHold      // what could not be released yet
 }
 
 // New returns the cluster of a configuration; nil: the node belongs to none.
@@ -61,7 +60,7 @@ func New(d *daemon.Core, r Rooms, c *config.Kubernetes, version string) (*Cluste
 	}
 	o.Routing, o.VXLAN, o.WireGuard = c.Routing, c.VXLAN, c.WireGuard
 	h.Health, h.Node = c.Health, c.Node
-	cl := &Cluster{Long: notice.Long, node: c.Node, owed: r.Owed}
+	cl := &Cluster{Long: notice.Long, node: c.Node}
 	o.Tell = func(ctx context.Context, wg peers.WireGuard) error { return cl.tell(ctx, wg) }
 	cl.Peers = peers.New(d, o)
 	h.Annotate = func(ctx context.Context, v4, v6 *netip.Addr) error { return cl.annotate(ctx, v4, v6) }

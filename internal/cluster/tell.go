@@ -32,7 +32,7 @@ const (
 
 // troubles returns what people are told of for as long as it lasts.
 func (c *Cluster) troubles() []notice.Trouble {
-	all := notice.Owed(c.node, c.owed(), c.Long, time.Now())
+	all := notice.Owed(c.node, c.Owed(), c.Long, time.Now())
 	if err := c.kube.Lacks(); err != nil {
 		all = append(all, notice.Trouble{
 			Notice: notice.Notice{About: notice.Node(c.node), Reason: cidrsRefused, Action: "TakeAddresses", Text: "Pods of this node get no addresses of the CIDRs that the cluster means for them: " + err.Error(), Of: err.Error()},

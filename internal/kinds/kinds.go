@@ -10,7 +10,6 @@ import (
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
-	door "github.com/berth-net/berth/internal/kernel/wireguard"
 	"github.com/berth-net/berth/internal/kinds/flows"
 	"github.com/berth-net/berth/internal/kinds/hostports"
 	"github.com/berth-net/berth/internal/kinds/link"
@@ -69,7 +68,7 @@ func Open(here *ns.Netns, conn *rtnl.Conn, m Marks, h Hooks) Doors {
 	barrier := table.New(table.Options{
 		Tables: nft.Open(here), Ruleset: nft.Ruleset{Instance: m.Instance}, Lacks: h.Lacks, Differs: h.Differs, Kept: h.Kept, Astray: h.Astray,
 	})
-	wire := wireguard.Options{Conn: conn, Door: door.Open(here), Instance: m.Instance, Secret: h.Secret, Make: h.WireGuard}
+	wire := wireguard.Options{Conn: conn, At: here, Instance: m.Instance, Secret: wireguard.FromFile(h.WireGuardKey), Make: h.WireGuard}
 	links := link.New(link.Options{
 		Conn: conn, Prefix: m.Instance[:stamp.PrefixLen], Groups: m.Groups,
 		Barrier: barrier.Intact, Exposed: h.Exposed, Since: h.Since, Going: h.Going, Forwards: h.Forwards, Unpoliced: h.Unpoliced,
@@ -131,8 +130,8 @@ type Hooks struct {
 	Going func(hold.ID) (bool, error)
 	// Forwards reports whether the node has to forward what pods send.
 	Forwards func() bool
-	// Secret returns the node's private key of WireGuard.
-	Secret func() (door.Secret, error)
+	// WireGuardKey is the file of the node's private key of WireGuard, which is made when it is first asked for.
+	WireGuardKey string
 	// WireGuard makes a WireGuard device; nil: the kernel makes it (wireguard.Options.Make).
 	WireGuard func(name string, mtu int) error
 	// Unpoliced is called once, with the reason, if the kernel cannot hold pods to the rates at which

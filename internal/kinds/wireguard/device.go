@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel"
+	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kernel/wireguard"
 	"github.com/berth-net/berth/internal/stamp"
@@ -88,7 +89,7 @@ func parse(alias string) (d *Device, owner hold.ID, ok bool) {
 // Options are what the kinds need.
 type Options struct {
 	Conn     *rtnl.Conn // to the node's network namespace
-	Door     *wireguard.Door
+	At       *ns.Netns  // that namespace; nil: this thread's
 	Instance string
 	// Secret returns the node's private key.
 	Secret func() (wireguard.Secret, error)
@@ -96,9 +97,15 @@ type Options struct {
 	Make func(name string, mtu int) error
 }
 
+// FromFile returns the private key in a file, which the first call ever makes, for Options.Secret.
+func FromFile(path string) func() (wireguard.Secret, error) {
+	return func() (wireguard.Secret, error) { return wireguard.LoadSecret(path) }
+}
+
 // Tunnel makes and deletes the device, and its peers.
 type Tunnel struct {
 	Options
+	door  *wireguard.Door
 	mu    sync.Mutex
 	idle  bool             // there was no device, and acquire has made none since
 	turns int              // how often acquire has ended
@@ -110,7 +117,7 @@ func New(o Options) *Tunnel {
 	if o.Make == nil {
 		o.Make = func(name string, mtu int) error { return o.Conn.Do(rtnl.AddWireGuard(name, mtu)) }
 	}
-	return &Tunnel{Options: o, known: map[string]*Peer{}}
+	return &Tunnel{Options: o, door: wireguard.Open(o.At), known: map[string]*Peer{}}
 }
 
 // DeviceKind returns the kind of the device. There is one device at most.
@@ -186,7 +193,7 @@ func (t *Tunnel) list() (all []seen, err error) {
 // unsigned returns the device that a link with the device's name and without its alias is; nil: it is somebody else's. A device
 // without a key is one that an agent made right before it was killed.
 func (t *Tunnel) unsigned(l rtnl.Link) (*Device, error) {
-	has, err := t.Door.Device(l.Name)
+	has, err := t.door.Device(l.Name)
 	if errors.Is(err, kernel.ErrNotFound) || errors.Is(err, kernel.ErrUnsupported) {
 		return nil, nil
 	}
@@ -267,12 +274,12 @@ func (t *Tunnel) equip(d *Device, owner hold.ID, secret wireguard.Secret) error 
 	if err := t.Conn.Do(rtnl.SetLink(d.name(), rtnl.Alias(d.alias(owner)), rtnl.MTU(d.MTU))); err != nil {
 		return err
 	}
-	has, err := t.Door.Device(d.name())
+	has, err := t.door.Device(d.name())
 	if err != nil {
 		return err
 	}
 	if has.PublicKey != d.PublicKey || has.Port != d.Port {
-		if err := t.Door.Set(d.name(), secret, d.Port); err != nil {
+		if err := t.door.Set(d.name(), secret, d.Port); err != nil {
 			return err
 		}
 	}
@@ -307,7 +314,7 @@ func (t *Tunnel) verify(_ context.Context, h hold.Hold) error {
 			gone = fmt.Errorf("%s is %w: its name is %s", d, hold.ErrChanged, s.Name)
 			continue
 		}
-		has, err := t.Door.Device(s.Name)
+		has, err := t.door.Device(s.Name)
 		if errors.Is(err, kernel.ErrNotFound) {
 			return fmt.Errorf("%s is %w: it is no WireGuard device", d, hold.ErrChanged)
 		}

@@ -107,7 +107,7 @@ func (t *Tunnel) acquirePeer(_ context.Context, h hold.Hold) error {
 		return fmt.Errorf("%s: there is no such device: %w", p, kernel.ErrNotFound)
 	}
 	t.note(p)
-	return t.Door.SetPeer(name, wireguard.Peer{PublicKey: p.PublicKey, Endpoint: p.Endpoint, AllowedIPs: p.AllowedIPs})
+	return t.door.SetPeer(name, wireguard.Peer{PublicKey: p.PublicKey, Endpoint: p.Endpoint, AllowedIPs: p.AllowedIPs})
 }
 
 // at returns the name that the instance's device has now; "": there is none.
@@ -124,7 +124,7 @@ func (t *Tunnel) peers() (name string, all map[string]wireguard.Peer, err error)
 	if name, err = t.at(); err != nil || name == "" {
 		return name, nil, err
 	}
-	dev, err := t.Door.Device(name)
+	dev, err := t.door.Device(name)
 	if errors.Is(err, kernel.ErrNotFound) {
 		return "", nil, nil
 	}
@@ -187,7 +187,7 @@ func (t *Tunnel) releasePeers(_ context.Context, hs []hold.Hold) []error {
 		case noted == nil && t.shown(is).String() != p.String():
 			continue
 		default:
-			errs[i] = t.Door.RemovePeer(name, p.PublicKey)
+			errs[i] = t.door.RemovePeer(name, p.PublicKey)
 		}
 		if errs[i] == nil {
 			t.forget(p)

@@ -45,7 +45,7 @@ func newSide(t testing.TB, at *ns.Netns, real bool) *side {
 	s := &side{at: at, instance: fmt.Sprintf("wg%c%cabcdef", 'a'+sides.Add(1)/26, 'a'+sides.Load()%26)}
 	s.secret, err = door.LoadSecret(filepath.Join(t.TempDir(), "key"))
 	must(t, err)
-	o := wireguard.Options{Conn: c, Door: door.Open(at), Instance: s.instance, Secret: func() (door.Secret, error) { return s.secret, nil }}
+	o := wireguard.Options{Conn: c, At: at, Instance: s.instance, Secret: func() (door.Secret, error) { return s.secret, nil }}
 	if !real {
 		o.Make = wgtest.New(t, at).Make
 	}
