@@ -91,10 +91,13 @@ func (c *cluster) apiServerAway(n *node) {
 	}
 
 	c.api.start()
+	began = time.Now()
 	c.api.until("the API server to be ready again", c.ready)
 	c.reach(c.deploy("next", pods, 0))
+	t.Logf("new pods reach each other %s after the API server's start", time.Since(began).Round(10*time.Millisecond))
 	c.mustKubectl("delete", "deployment", "stays", "next", "--cascade=foreground", "--timeout=60s")
 	c.nothingLeft(empty)
+	t.Logf("nothing is left %s after the API server's start", time.Since(began).Round(10*time.Millisecond))
 }
 
 // agentAway: the agent dies, and pods end meanwhile: the plugin cuts them off and queues their deletions. The next agent carries
@@ -108,6 +111,7 @@ func (c *cluster) agentAway(n *node) {
 	t.Logf("the pods are deleted after %s", time.Since(began).Round(10*time.Millisecond))
 	n.berthd.start()
 	c.nothingLeft(empty)
+	t.Logf("nothing is left %s after they were to be deleted", time.Since(began).Round(10*time.Millisecond))
 	n.kubelet.kill()
 	n.kubelet.start()
 	c.waitReady(n)
