@@ -93,6 +93,10 @@ func (c *cluster) apiServerAway(n *node) {
 	c.api.start()
 	began = time.Now()
 	c.api.until("the API server to be ready again", c.ready)
+	for _, d := range []*daemon{c.manager, c.scheduler} { // which would wait for up to a minute when it happens again within two
+		d.kill()
+		d.start()
+	}
 	c.reach(c.deploy("next", pods, 0))
 	t.Logf("new pods reach each other %s after the API server's start", time.Since(began).Round(10*time.Millisecond))
 	c.mustKubectl("delete", "deployment", "stays", "next", "--cascade=foreground", "--timeout=60s")
