@@ -14,6 +14,7 @@ import (
 	"golang.zx2c4.com/wireguard/tun"
 
 	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
 )
 
 // Maker makes WireGuard devices in a network namespace.
@@ -36,9 +37,12 @@ func (p *played) close() {
 	p.Close()
 }
 
-// New returns a maker. The test's end takes all of its devices away. It skips the test where there is no /dev/net/tun.
+// New returns a maker. The test's end takes all of its devices away. A plain user's test is skipped.
 func New(t testing.TB, at *ns.Netns) *Maker {
 	t.Helper()
+	if !nettest.Programs(t) {
+		t.Skip("wgtest: wireguard-go opens /dev/net/tun and makes sockets in /var/run, and this is a user namespace")
+	}
 	m := &Maker{t: t, at: at, devices: map[string]*played{}}
 	t.Cleanup(func() {
 		m.mu.Lock()
