@@ -200,6 +200,9 @@ func reloads(ctx context.Context, f flags) <-chan config.Reading {
 // check reports whether an agent would start with a configuration on this node, as far as the
 // configuration decides.
 func check(c *config.Config, dir root.Dir) error {
+	if err := c.Masquerade.MasqAgentErr; err != nil {
+		return err
+	}
 	self, err := daemon.InstanceOf(dir)
 	if err != nil {
 		return err

@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -52,7 +54,7 @@ func TestMasqAgentFile(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	reload, intervals := make(chan config.Reading), make(chan time.Duration, 1)
+	reload, intervals := make(chan config.Reading), make(chan time.Duration, 3)
 	go func() { defer close(ended); r.ground.KeepConfigured(ctx, reload, intervals) }()
 	defer func() { cancel(); <-ended }()
 
@@ -92,15 +94,33 @@ func TestMasqAgentFile(t *testing.T) {
 		must(t, os.WriteFile(file+".new", []byte(step.text), 0o600), os.Rename(file+".new", file))
 		want(step.kept...)
 	}
-	must(t, os.WriteFile(file, []byte(often+"nonMasqueradeCIDRs: [all]\n"), 0o600))
-	nettest.Eventually(t, "the status to say what is wrong", func() bool {
-		st, err := r.Status(t.Context(), "")
-		return err == nil && strings.Contains(st.Refused, `line 2: nonMasqueradeCIDRs: "all" is not a CIDR`)
-	})
+	refuses := func(file, conf bool) {
+		t.Helper()
+		nettest.Eventually(t, fmt.Sprintf("the status to say whether ip-masq-agent's file is wrong (%t) and berthd.yaml is (%t)", file, conf), func() bool {
+			st, err := r.Status(t.Context(), "")
+			return err == nil && strings.Contains(st.Refused, `line 2: nonMasqueradeCIDRs: "all" is not a CIDR`) == file &&
+				strings.Contains(st.Refused, "no berthd.yaml") == conf
+		})
+	}
+	wrong, right := []byte(often+"nonMasqueradeCIDRs: [all]\n"), []byte(often+"nonMasqueradeCIDRs: []\nmasqLinkLocal: true\n")
+	must(t, os.WriteFile(file, wrong, 0o600))
+	refuses(true, false)
 	want()
-	must(t, os.WriteFile(file, []byte(often+"nonMasqueradeCIDRs: []\nmasqLinkLocal: true\n"), 0o600))
-	nettest.Eventually(t, "the status to be content", func() bool {
-		st, err := r.Status(t.Context(), "")
-		return err == nil && st.Refused == ""
-	})
+	c, err = r.conf() // no agent ends, and no rule changes, by a wrong file
+	must(t, err)
+	reload <- config.Reading{Config: c}
+	reload <- config.Reading{Err: errors.New("no berthd.yaml")}
+	refuses(true, true)
+	want()
+	must(t, os.WriteFile(file, right, 0o600))
+	refuses(false, true)
+	must(t, os.WriteFile(file, wrong, 0o600))
+	refuses(true, true)
+	must(t, os.WriteFile(file, right, 0o600))
+	c, err = r.conf()
+	must(t, err)
+	reload <- config.Reading{Config: c}
+	refuses(false, false)
+	must(t, os.WriteFile(file, wrong, 0o600)) // the same words once more
+	refuses(true, false)
 }

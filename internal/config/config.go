@@ -98,6 +98,7 @@ type Masquerade struct {
 	Ports           Ports      // that pods' traffic leaves by
 	IPMasqAgentFile string     // a file in ip-masq-agent's format, which excludes further CIDRs; "": none
 	MasqAgent       *MasqAgent // what that file says; nil: there is to be none
+	MasqAgentErr    error      // why that file is wrong, and MasqAgent is not what it says; nil: it is
 }
 
 // Tracing says where OpenTelemetry's spans go, and which are made.
@@ -158,11 +159,7 @@ func Load(dir root.Dir, flags Flags) (*Config, error) {
 		return nil, fmt.Errorf("config %s: %w", path, err)
 	}
 	c.Cooldown = cooldown
-	if c.Masquerade.IPMasqAgentFile != "" {
-		if c.Masquerade.MasqAgent, err = loadMasqAgent(c.Masquerade.IPMasqAgentFile); err != nil {
-			return nil, err
-		}
-	}
+	c.Masquerade.takeMasqAgent()
 	if err := c.override(flags, cooldown); err != nil {
 		return nil, err
 	}

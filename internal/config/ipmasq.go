@@ -24,6 +24,7 @@ type MasqAgent struct {
 	MasqLinkLocal      bool           // traffic to 169.254.0.0/16 does not
 	MasqLinkLocalIPv6  bool           // traffic to fe80::/10 does not
 	ResyncInterval     time.Duration  // between two readings of the file
+	Absent             bool           // there is no such file: all the rest is its defaults
 }
 
 // What ip-masq-agent does unless its file says otherwise.
@@ -53,36 +54,52 @@ func (m Masquerade) Excluded() []netip.Prefix {
 	return all
 }
 
-// ResyncMasqAgent reads ip-masq-agent's file again. It returns c itself if the file says what it said, and otherwise a
-// configuration that differs from c in what the file says.
+// ResyncMasqAgent reads ip-masq-agent's file again. It returns c itself if the file says what it said, or is wrong, and otherwise
+// a configuration that differs from c in what the file says.
 func (c *Config) ResyncMasqAgent() (*Config, error) {
-	path := c.Masquerade.IPMasqAgentFile
-	if path == "" {
+	if c.Masquerade.IPMasqAgentFile == "" {
 		return c, nil
 	}
-	a, err := loadMasqAgent(path)
-	if err != nil {
-		return nil, err
-	}
-	if reflect.DeepEqual(a, c.Masquerade.MasqAgent) {
-		return c, nil
+	a, err := loadMasqAgent(c.Masquerade.IPMasqAgentFile)
+	if err != nil || reflect.DeepEqual(a, c.Masquerade.MasqAgent) {
+		return c, err
 	}
 	next := *c
-	next.Masquerade.MasqAgent = a
+	next.Masquerade.MasqAgent, next.Masquerade.MasqAgentErr = a, nil
 	return &next, nil
+}
+
+// KeepMasqAgent has a configuration whose ip-masq-agent's file is wrong go on with what that file said before.
+func (c *Config) KeepMasqAgent(before *Config) {
+	if is, was := &c.Masquerade, before.Masquerade; is.MasqAgentErr != nil && is.IPMasqAgentFile == was.IPMasqAgentFile {
+		is.MasqAgent = was.MasqAgent
+	}
 }
 
 // loadMasqAgent reads ip-masq-agent's file. A file that does not exist says what an empty one says.
 func loadMasqAgent(path string) (*MasqAgent, error) {
 	text, err := read(path, root.Open)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	absent := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !absent {
 		return nil, fmt.Errorf("reading masquerade.ipMasqAgentFile: %w", err)
 	}
 	a, err := parseMasqAgent(text)
 	if err != nil {
 		return nil, fmt.Errorf("masquerade.ipMasqAgentFile %s: %w", path, err)
 	}
+	a.Absent = absent
 	return a, nil
+}
+
+// takeMasqAgent reads ip-masq-agent's file for the first time. A wrong file keeps no agent from starting: until it is right, its
+// defaults hold, as they do with ip-masq-agent.
+func (m *Masquerade) takeMasqAgent() {
+	if m.IPMasqAgentFile == "" {
+		return
+	}
+	if m.MasqAgent, m.MasqAgentErr = loadMasqAgent(m.IPMasqAgentFile); m.MasqAgentErr != nil {
+		m.MasqAgent, _ = parseMasqAgent(nil)
+	}
 }
 
 // checkMasqAgentFile refuses a path that depends on the folder in which berthd was started.

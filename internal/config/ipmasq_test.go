@@ -60,7 +60,7 @@ func TestMasqAgent(t *testing.T) {
 	}
 }
 
-// A wrong file is refused with its path, its line and its key.
+// A wrong file is not followed: the error has its path, its line and its key, and the defaults hold until it is right.
 func TestMasqAgentRefuses(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
 		{"nonMasqueradeCIDR: [10.0.0.0/8]", `line 1: unknown key "nonMasqueradeCIDR": perhaps "nonMasqueradeCIDRs" is meant`},
@@ -77,9 +77,16 @@ func TestMasqAgentRefuses(t *testing.T) {
 		{"masqLinkLocal: true\n---\nmasqLinkLocal: true\n", "more than one YAML document"},
 	} {
 		conf, path := writeMasqAgent(t, tt.text)
-		_, err := Load(write(t, conf), Flags{})
-		wantError(t, tt.text, err, tt.want)
-		wantError(t, tt.text, err, path)
+		c, err := Load(write(t, conf), Flags{})
+		if err != nil {
+			t.Errorf("%s: no agent starts: %v", tt.text, err)
+			continue
+		}
+		wantError(t, tt.text, c.Masquerade.MasqAgentErr, tt.want)
+		wantError(t, tt.text, c.Masquerade.MasqAgentErr, path)
+		if have := c.Masquerade.Excluded(); len(have) != 6 || have[1] != netip.MustParsePrefix("10.0.0.0/8") {
+			t.Errorf("%s: %v", tt.text, have)
+		}
 	}
 	_, err := Load(write(t, onePool+"masquerade: {ipMasqAgentFile: ip-masq-agent}"), Flags{})
 	wantError(t, "a relative path", err, `line 2: masquerade.ipMasqAgentFile: "ip-masq-agent" is no absolute path`)
@@ -113,8 +120,11 @@ func TestResyncMasqAgent(t *testing.T) {
 	if err := os.WriteFile(path, []byte("masqLinkLocal: 3"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err = next.ResyncMasqAgent()
+	again, err := next.ResyncMasqAgent()
 	wantError(t, "a file that has become wrong", err, "want true or false")
+	if again != next {
+		t.Errorf("a wrong file changes the configuration to %+v", again)
+	}
 	if again, err := (&Config{}).ResyncMasqAgent(); err != nil || again.Masquerade.MasqAgent != nil {
 		t.Errorf("without a file: %+v, %v", again, err)
 	}

@@ -52,8 +52,10 @@ type Ground struct {
 	lack      atomic.Pointer[map[string]error] // why Hold could not take something, by pool
 	exhausted sync.Map                         // pools in which the last ADD found no address
 	overlaps  atomic.Pointer[[]string]         // what Overlaps lists; nil: nobody has looked
-	refused   atomic.Pointer[string]           // what Refused returns; nil: ""
-	begun     atomic.Bool                      // Begin has ended
+	refused   atomic.Pointer[string]           // why the configuration that was read last is not in force; nil: it is
+	// masqRefused is why ip-masq-agent's file is not followed; nil: it is, or there is to be none.
+	masqRefused atomic.Pointer[string]
+	begun       atomic.Bool // Begin has ended
 
 	forwardTurn sync.Mutex      // guards forwarded, and keeps two callers from turning on forwarding at once
 	forwarded   map[string]bool // sysctls of forwarding that were on already

@@ -7,16 +7,17 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/berth-net/berth/internal/config"
 )
 
 // KeepConfigured puts the configurations that come from reload into force, one after the
-// other, until ctx ends, and so does it with what ip-masq-agent's file has come to say (resync). Steps that a configuration needs in the kernel may hang. They delay only
-// KeepConfigured. It sends the sweep interval of each configuration in force to intervals.
+// other, until ctx ends, and so does it with what ip-masq-agent's file has come to say (resync). Steps that
+// a configuration needs in the kernel may hang. They delay only KeepConfigured. It sends the sweep interval of each configuration in force to intervals.
 func (g *Ground) KeepConfigured(ctx context.Context, reload <-chan config.Reading, intervals chan<- time.Duration) {
-	refused := "" // why resync refused the file that it read last
+	g.sayMasqAgent(g.file.Load().Masquerade.MasqAgentErr)
 	for {
 		var resync <-chan time.Time
 		if a := g.file.Load().Masquerade.MasqAgent; a != nil {
@@ -26,11 +27,15 @@ func (g *Ground) KeepConfigured(ctx context.Context, reload <-chan config.Readin
 		case <-ctx.Done():
 			return
 		case <-resync:
-			refused = g.resync(ctx, refused)
+			g.resync(ctx)
 		case read := <-reload:
 			if read.Err != nil {
 				g.refuse(read.Err)
-			} else if g.Settle(ctx, read.Config) {
+				continue
+			}
+			read.Config.KeepMasqAgent(g.file.Load())
+			if g.Settle(ctx, read.Config) {
+				g.sayMasqAgent(read.Config.Masquerade.MasqAgentErr)
 				select {
 				case intervals <- read.Config.SweepInterval:
 				case <-ctx.Done():
@@ -41,23 +46,53 @@ func (g *Ground) KeepConfigured(ctx context.Context, reload <-chan config.Readin
 }
 
 // resync reads ip-masq-agent's file again, and puts into force what it has come to say. Everything else stays as it is in
-// force, whatever berthd.yaml says by now. resync returns why it refuses the file, "" if it does not; was is what it returned last.
-func (g *Ground) resync(ctx context.Context, was string) string {
-	c, err := g.file.Load().ResyncMasqAgent()
-	switch {
-	case err != nil && err.Error() != was:
-		g.refuse(err)
-	case err == nil && c != g.file.Load():
-		g.Settle(ctx, c)
-	case err == nil && was != "" && g.Refused() == was: // the file says again what is in force
-		g.refused.Store(nil)
-		g.Meter.Reloaded(nil)
-		g.Log.Info("ip-masq-agent's file says again what is in force")
+// force, whatever berthd.yaml says by now, and no pool can be in the way.
+func (g *Ground) resync(ctx context.Context) {
+	was := g.file.Load()
+	c, err := was.ResyncMasqAgent()
+	g.sayMasqAgent(err)
+	if c == was {
+		return
 	}
+	switch err := g.follow(ctx, c); {
+	case err != nil:
+		g.Log.Error("what ip-masq-agent's file says is in force, except for what failed; the sweep tries that again", "err", err)
+	case c.Masquerade.MasqAgent.Absent:
+		g.Log.Info("ip-masq-agent's file is not there, and its defaults are in force", "file", c.Masquerade.IPMasqAgentFile)
+	default:
+		g.Log.Info("what ip-masq-agent's file says is in force", "file", c.Masquerade.IPMasqAgentFile)
+	}
+}
+
+// follow puts a configuration into force that differs from the one in force in what ip-masq-agent's file says.
+func (g *Ground) follow(ctx context.Context, c *config.Config) error {
+	done, err := g.turn.Take(ctx)
 	if err != nil {
-		return err.Error()
+		return err
 	}
-	return ""
+	defer done()
+	if err := g.set(c.With(g.Given())); err != nil {
+		return err
+	}
+	g.file.Store(c)
+	return g.keepTable(ctx)
+}
+
+// sayMasqAgent says why ip-masq-agent's file is not followed; nil: it is.
+func (g *Ground) sayMasqAgent(err error) {
+	was := g.masqRefused.Load()
+	switch {
+	case err == nil:
+		g.masqRefused.Store(nil)
+		if was != nil && g.refused.Load() == nil {
+			g.Meter.Reloaded(nil)
+		}
+	case was == nil || *was != err.Error():
+		why := err.Error()
+		g.masqRefused.Store(&why)
+		g.Meter.Reloaded(err)
+		g.Log.Error("berthd does not follow ip-masq-agent's file, and keeps the rules in force", "err", err)
+	}
 }
 
 // Settle puts a changed configuration into force, and logs how that went. It returns
@@ -70,7 +105,9 @@ func (g *Ground) Settle(ctx context.Context, c *config.Config) bool {
 		return false
 	}
 	g.refused.Store(nil)
-	g.Meter.Reloaded(nil)
+	if g.masqRefused.Load() == nil {
+		g.Meter.Reloaded(nil)
+	}
 	switch {
 	case err != nil:
 		g.Log.Error("the new configuration is in force, except for what failed; the sweep tries that again", "err", err)
@@ -91,13 +128,16 @@ func (g *Ground) refuse(err error) {
 	g.Log.Error("berthd refuses the new configuration, and keeps the one in force", "err", err)
 }
 
-// Refused says why the configuration that was read last is not in force, and the former configuration
-// is; "" if the configuration that was read last is in force.
+// Refused says why the configuration that was read last, or ip-masq-agent's file, is not in force, and what was before
+// is; "" if what was read last is in force.
 func (g *Ground) Refused() string {
-	if why := g.refused.Load(); why != nil {
-		return *why
+	var all []string
+	for _, why := range []*string{g.refused.Load(), g.masqRefused.Load()} {
+		if why != nil {
+			all = append(all, *why)
+		}
 	}
-	return ""
+	return strings.Join(all, "; ")
 }
 
 // waiting returns the keys that the agent reads only at its start, and that have other values in c than
