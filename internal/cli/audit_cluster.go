@@ -98,6 +98,10 @@ func (a *app) askWitnesses(ctx context.Context, f clusterFlags) (clusterAudit, e
 		said.Sandboxes = nil
 		runtimeErr = fmt.Errorf("the one at %s has no pod of those that the API server has on this node: give the kubelet's with --runtime-endpoint", at)
 	}
+	if said.Nobody() {
+		apiErr = fmt.Errorf("it has no pod on node %q, although the agent has attached some: is kubernetes.node in berthd.yaml this node's name?", said.Pods.Node)
+		said.Pods = nil
+	}
 	if said.Pods != nil {
 		audit.Node, audit.Version = said.Pods.Node, said.Pods.Version
 	}

@@ -26,6 +26,7 @@ type Client struct {
 	core   *rest.RESTClient // nodes, and the metadata of pods and namespaces
 	berth  *rest.RESTClient // Berth's own objects
 	events *rest.RESTClient
+	audits *rest.RESTClient // for Pods: it has a limit of its own, so that no ADD waits for audits
 	pods   seen
 }
 
@@ -55,6 +56,9 @@ func Connect(k config.Kubernetes, agent string) (*Client, error) {
 	own.ContentType = runtime.ContentTypeJSON // the API server has no protobuf of custom resources
 	out := &Client{node: k.Node}
 	if out.core, err = rest.RESTClientFor(c); err == nil {
+		out.audits, err = rest.RESTClientFor(c)
+	}
+	if err == nil {
 		out.berth, err = rest.RESTClientFor(own)
 	}
 	if err == nil {

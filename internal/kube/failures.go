@@ -17,7 +17,13 @@ import (
 // failures knows what the API server does not tell the agent at the moment, and why. The reflectors try again for ever.
 type failures struct {
 	mu  sync.Mutex
-	all map[string]failure // by what is asked for
+	all map[topic]failure
+}
+
+// topic is what the API server does not tell.
+type topic struct {
+	what string
+	old  bool // it answers, with lists that are older than what it has told: a list that ends well is no end of that
 }
 
 type failure struct {
@@ -29,8 +35,8 @@ type failure struct {
 func (w *Watcher) Failures() (all []string) {
 	w.fails.mu.Lock()
 	defer w.fails.mu.Unlock()
-	for what, f := range w.fails.all {
-		all = append(all, fmt.Sprintf("the API server does not say what there is of %s since %s: %v", what, f.since.UTC().Format(time.RFC3339), f.err))
+	for t, f := range w.fails.all {
+		all = append(all, fmt.Sprintf("the API server does not say what there is of %s since %s: %v", t.what, f.since.UTC().Format(time.RFC3339), f.err))
 	}
 	slices.Sort(all)
 	return all
@@ -38,20 +44,30 @@ func (w *Watcher) Failures() (all []string) {
 
 // note notes how a list or the beginning of a watch has ended.
 func (f *failures) note(ctx context.Context, what string, err error) {
+	if ctx.Err() != nil {
+		err = nil
+	}
+	f.set(topic{what: what}, err)
+}
+
+// noteOld notes whether a list was older than what the API server had told before (err).
+func (f *failures) noteOld(what string, err error) { f.set(topic{what, true}, err) }
+
+func (f *failures) set(t topic, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err == nil || ctx.Err() != nil {
-		delete(f.all, what)
+	if err == nil {
+		delete(f.all, t)
 		return
 	}
-	was, failed := f.all[what]
+	was, failed := f.all[t]
 	if !failed {
 		was.since = time.Now()
 	}
 	if f.all == nil {
-		f.all = map[string]failure{}
+		f.all = map[topic]failure{}
 	}
-	f.all[what] = failure{was.since, err}
+	f.all[t] = failure{was.since, err}
 }
 
 // watch returns what lists and watches as `from` does, and has the failures noted.

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -167,8 +166,9 @@ func (s *nodeStore) Delete(o any) error {
 
 // Replace takes a list of all nodes. The reflector asks for another list if it returns an error.
 func (s *nodeStore) Replace(all []any, version string) error {
-	if err := s.fresh(version, time.Now()); err != nil {
-		s.fails.note(context.Background(), s.what, err)
+	err := s.fresh(version, time.Now())
+	s.fails.noteOld(s.what, err)
+	if err != nil {
 		return err
 	}
 	s.newest = version

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"context"
 	"net/netip"
 	"slices"
 	"strings"
@@ -181,8 +180,9 @@ func (s *networkStore) Delete(o any) error {
 }
 
 func (s *networkStore) Replace(all []any, version string) error {
-	if err := s.fresh(version, time.Now()); err != nil {
-		s.fails.note(context.Background(), s.what, err)
+	err := s.fresh(version, time.Now())
+	s.fails.noteOld(s.what, err)
+	if err != nil {
 		return err
 	}
 	s.newest = version

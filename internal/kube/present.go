@@ -33,7 +33,7 @@ func (c *Client) Pods(ctx context.Context) (api.ClusterPods, error) {
 	out := api.ClusterPods{Enabled: true, Node: c.node, Asked: time.Now(), Pods: []api.Pod{}}
 	o := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", c.node).String()}
 	var list metav1.PartialObjectMetadataList
-	err := c.core.Get().Resource("pods").SetHeader("Accept", acceptList).VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Into(&list)
+	err := c.audits.Get().Resource("pods").SetHeader("Accept", acceptList).VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Into(&list)
 	switch {
 	case apierrors.IsForbidden(err):
 		return out, fmt.Errorf("the agent may not list pods, a right that the chart's value clusterAudit gives: %w", err)

@@ -108,6 +108,13 @@ func (s Said) Another() bool {
 	})
 }
 
+// Nobody reports whether the API server says that the node has no pod at all, where the agent has attached some: then the agent has most
+// likely asked for another node's. A node that takes part in a cluster has pods, of which the kubelet runs at least one for
+// the node itself.
+func (s Said) Nobody() bool {
+	return s.Pods != nil && len(s.Pods.Pods) == 0 && slices.ContainsFunc(s.Before, func(at api.Attachment) bool { return at.Pod != nil })
+}
+
 type witnesses struct {
 	Said
 	now time.Time

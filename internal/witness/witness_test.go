@@ -115,6 +115,24 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// An API server that has no pod at all on the node was asked for another node's, if the agent has attached pods.
+func TestNobody(t *testing.T) {
+	some, none := []api.Attachment{{Pod: &api.Pod{UID: "u1"}}}, []api.Attachment{{}}
+	for _, c := range []struct {
+		said Said
+		want bool
+	}{
+		{Said{Before: some, Pods: pods()}, true},
+		{Said{Before: some, Pods: pods(api.Pod{UID: "u2"})}, false},
+		{Said{Before: none, Pods: pods()}, false},
+		{Said{Before: some}, false},
+	} {
+		if got := c.said.Nobody(); got != c.want {
+			t.Errorf("%+v: %t", c.said, got)
+		}
+	}
+}
+
 // A runtime that has none of the pods that the API server has on the node is not the kubelet's.
 func TestAnother(t *testing.T) {
 	web, agent := api.Pod{UID: "u1"}, api.Pod{UID: "u0"}
