@@ -133,7 +133,7 @@ func (a *app) showCluster(c *api.ClusterStatus) {
 		return
 	}
 	if c.Lacks != "" {
-		a.fact("addresses", "%s", a.ink(red, "not those that the cluster means for the node: "+c.Lacks))
+		a.fact("addresses", "%s", a.ink(red, c.Lacks))
 	}
 	for _, f := range c.Failures {
 		a.fact("cluster", "%s", a.ink(yellow, f))

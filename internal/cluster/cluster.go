@@ -82,7 +82,13 @@ func New(d *daemon.Core, r Rooms, c *config.Kubernetes, version string) (*Cluste
 	give := func(ctx context.Context, cidrs []netip.Prefix) error {
 		return r.Ground.Give(ctx, config.NodeGiven(cidrs))
 	}
-	cl.kube = kube.New(client, kube.Options{Kubernetes: *c, Log: d.Log, Given: give, Others: tell, Leases: cl.leases})
+	inForce := func() (cidrs []netip.Prefix) {
+		for _, l := range r.Ground.Given().Leases {
+			cidrs = append(cidrs, l.CIDR)
+		}
+		return cidrs
+	}
+	cl.kube = kube.New(client, kube.Options{Kubernetes: *c, Log: d.Log, Given: give, InForce: inForce, Others: tell, Leases: cl.leases})
 	return cl, nil
 }
 
