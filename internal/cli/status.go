@@ -144,8 +144,8 @@ func (a *app) showCluster(c *api.ClusterStatus) {
 	if more := c.UnroutedNodes - len(c.Unrouted); more > 0 {
 		a.fact("no way to", "%s", a.ink(red, "pods of "+count(more, "more node")))
 	}
-	if lost := c.Events[api.ClusterEventFailed] + c.Events[api.ClusterEventDropped]; lost > 0 {
-		a.fact("events", "%s", a.ink(yellow, fmt.Sprintf("%s of the node did not reach the cluster's API server at once", count(int(lost), "Event"))))
+	if lost := c.Events[api.ClusterEventRefused] + c.Events[api.ClusterEventDropped]; lost > 0 {
+		a.fact("events", "%s", a.ink(yellow, fmt.Sprintf("%s of the node lost: the cluster's API server refused them, or could not take them for too long", count(int(lost), "Event"))))
 	}
 }
 

@@ -51,7 +51,7 @@ func (c *Cluster) troubles() (all []notice.Trouble) {
 		}
 		all = append(all, c.trouble(nodesUnrouted, "Route", text, nodesRouted, "This node has ways to the pods of all other nodes."))
 	}
-	return append(all, notice.Owed(c.node, c.Owed(), c.Long, time.Now())...)
+	return append(all, c.releases.Troubles(c.node, c.Owed(), c.core.Ledger.Owner, c.Long, time.Now())...)
 }
 
 // lacking returns the trouble that the node has with its podCIDRs (kube.Watcher.Lacks). The text of its end is true whatever comes next.
@@ -102,7 +102,9 @@ func (c *Cluster) Status() *api.ClusterStatus {
 	unrouted, counts := c.unrouted(), c.Notices.Counts()
 	st := &api.ClusterStatus{
 		Node: c.node, Failures: c.kube.Failures(), UnroutedNodes: len(unrouted), Unrouted: unrouted[:min(len(unrouted), mostUnrouted)],
-		Events: map[string]uint64{api.ClusterEventWritten: counts.Written, api.ClusterEventFailed: counts.Failed, api.ClusterEventDropped: counts.Dropped},
+		Events: map[string]uint64{
+			api.ClusterEventWritten: counts.Written, api.ClusterEventRetried: counts.Retried, api.ClusterEventRefused: counts.Refused, api.ClusterEventDropped: counts.Dropped,
+		},
 	}
 	if err := c.kube.Lacks(); err != nil {
 		st.Lacks = err.Error()
