@@ -13,7 +13,7 @@ type ClusterStatus struct {
 	Node          string            `json:"node"`               // this node
 	UnroutedNodes int               `json:"unroutedNodes"`      // other nodes to whose pods the agent could not make a way
 	Unrouted      []UnroutedNode    `json:"unrouted,omitempty"` // at most 100 of them, by name
-	Lacks         string            `json:"lacks,omitempty"`    // why the node has not the addresses that the cluster means it to have
+	Lacks         string            `json:"lacks,omitempty"`    // why the node has not the addresses that the cluster means it to have, or what of that is not done yet
 	Failures      []string          `json:"failures,omitempty"` // what the API server does not tell the agent at the moment, since when and why
 	Events        map[string]uint64 `json:"events"`             // what became of Events for the cluster's people: how many, by ClusterEventResults
 }
@@ -27,13 +27,14 @@ type UnroutedNode struct {
 // What became of an Event, or of a repetition, that the agent had for the cluster's people.
 const (
 	ClusterEventWritten = "written"
-	ClusterEventFailed  = "failed"  // the API server refused it, or did not answer; the agent tries again what it may take later
-	ClusterEventDropped = "dropped" // too many Events waited already
+	ClusterEventRetried = "retried" // the API server failed, or did not answer; the agent tries again, and nothing is lost by that
+	ClusterEventRefused = "refused" // the API server does not take it, such as because the agent lacks the right
+	ClusterEventDropped = "dropped" // too many Events waited already, or this one waited for an hour
 )
 
 // ClusterEventResults lists them.
 func ClusterEventResults() []string {
-	return []string{ClusterEventWritten, ClusterEventFailed, ClusterEventDropped}
+	return []string{ClusterEventWritten, ClusterEventRetried, ClusterEventRefused, ClusterEventDropped}
 }
 
 // ClusterHealth says which nodes of the cluster this node reaches (GET /v1/health/nodes).

@@ -113,15 +113,16 @@ func TestOwedReleasesHaveEvents(t *testing.T) {
 		t.Errorf("DEL took %v", took)
 	}
 	nettest.Eventually(t, "the link to be owed", func() bool { return len(r.OwedHolds()) > 0 })
-	holds, node := r.OwedHolds(), "me"
-	if all := notice.Owed(node, holds, notice.Long, holds[0].Since.Add(59*time.Second)); len(all) > 0 {
+	holds, node, known := r.OwedHolds(), "me", r.core.Ledger.Owner
+	var releases notice.Releases
+	if all := releases.Troubles(node, holds, known, notice.Long, holds[0].Since.Add(59*time.Second)); len(all) > 0 {
 		t.Errorf("people are told within a minute: %v", all)
 	}
-	all := notice.Owed(node, holds, notice.Long, holds[0].Since.Add(time.Minute))
-	if len(all) != 2 || all[0].About != (notice.Object{Kind: "Pod", Namespace: "plain", Name: "web", UID: "u-web"}) || all[1].About != notice.Node(node) {
+	all := releases.Troubles(node, holds, known, notice.Long, holds[0].Since.Add(time.Minute))
+	if len(all) != 2 || all[0].About != notice.Node(node) || all[1].About != (notice.Object{Kind: "Pod", Namespace: "plain", Name: "web", UID: "u-web"}) {
 		t.Fatalf("people are told %+v", all)
 	}
-	for i, says := range []string{"could not give back what this pod had of its network, and tries again. The pod is cut off, and nobody gets its addresses", "Releases of 1 pods and other owners are owed for longer than a minute"} {
+	for i, says := range []string{"Releases of 1 pods and other owners are owed for longer than a minute", "could not give back what this pod had of its network, and tries again. The pod is cut off, and nobody gets its addresses"} {
 		if text := all[i].Text; !strings.Contains(text, says) || !strings.Contains(text, "release link is broken") || !strings.Contains(text, "(link), owed since ") {
 			t.Errorf("people are told %q", text)
 		}

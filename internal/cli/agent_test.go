@@ -140,7 +140,7 @@ func TestStatus(t *testing.T) {
 	if code != 0 || !strings.Contains(out, "serving, version v0, pid 1, started ") {
 		t.Errorf("when it serves: exit code %d\n%s", code, out)
 	}
-	if !strings.Contains(out, "\noverlaps      pool default: 10.88.0.0/16 overlaps the address 10.88.0.1/24 of cni0\naddresses     not those that the cluster means for the node: 10.244.1.0/24 overlaps") ||
+	if !strings.Contains(out, "\noverlaps      pool default: 10.88.0.0/16 overlaps the address 10.88.0.1/24 of cni0\naddresses     pods of this node get no addresses of the CIDRs that the cluster means for them: 10.244.1.0/24 overlaps") ||
 		!strings.Contains(out, "\nexhausted     pool default has no free IPv4 address\n") {
 		t.Errorf("with a full pool:\n%s", out)
 	}

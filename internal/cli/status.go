@@ -133,7 +133,7 @@ func (a *app) showCluster(c *api.ClusterStatus) {
 		return
 	}
 	if c.Lacks != "" {
-		a.fact("addresses", "%s", a.ink(red, "not those that the cluster means for the node: "+c.Lacks))
+		a.fact("addresses", "%s", a.ink(red, c.Lacks))
 	}
 	for _, f := range c.Failures {
 		a.fact("cluster", "%s", a.ink(yellow, f))
@@ -144,8 +144,8 @@ func (a *app) showCluster(c *api.ClusterStatus) {
 	if more := c.UnroutedNodes - len(c.Unrouted); more > 0 {
 		a.fact("no way to", "%s", a.ink(red, "pods of "+count(more, "more node")))
 	}
-	if lost := c.Events[api.ClusterEventFailed] + c.Events[api.ClusterEventDropped]; lost > 0 {
-		a.fact("events", "%s", a.ink(yellow, fmt.Sprintf("%s of the node did not reach the cluster's API server at once", count(int(lost), "Event"))))
+	if lost := c.Events[api.ClusterEventRefused] + c.Events[api.ClusterEventDropped]; lost > 0 {
+		a.fact("events", "%s", a.ink(yellow, fmt.Sprintf("%s of the node lost: the cluster's API server refused them, or could not take them for too long", count(int(lost), "Event"))))
 	}
 }
 

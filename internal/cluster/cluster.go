@@ -37,7 +37,9 @@ type Cluster struct {
 	kube    *kube.Watcher         // nil: the node belongs to no cluster
 	leases  *lease.Keeper         // nil: the cluster has no pools for its nodes
 
-	node string // this node's name
+	node     string          // this node's name
+	core     *daemon.Core    // whose ledger says which owners are there
+	releases notice.Releases // that are owed for long; Watch's alone
 }
 
 // Rooms are the rooms that a Cluster uses.
@@ -60,7 +62,7 @@ func New(d *daemon.Core, r Rooms, c *config.Kubernetes, version string) (*Cluste
 	}
 	o.Routing, o.VXLAN, o.WireGuard = c.Routing, c.VXLAN, c.WireGuard
 	h.Health, h.Node = c.Health, c.Node
-	cl := &Cluster{Long: notice.Long, node: c.Node}
+	cl := &Cluster{Long: notice.Long, node: c.Node, core: d}
 	o.Tell = func(ctx context.Context, wg peers.WireGuard) error { return cl.tell(ctx, wg) }
 	cl.Peers = peers.New(d, o)
 	h.Annotate = func(ctx context.Context, v4, v6 *netip.Addr) error { return cl.annotate(ctx, v4, v6) }
@@ -82,7 +84,13 @@ func New(d *daemon.Core, r Rooms, c *config.Kubernetes, version string) (*Cluste
 	give := func(ctx context.Context, cidrs []netip.Prefix) error {
 		return r.Ground.Give(ctx, config.NodeGiven(cidrs))
 	}
-	cl.kube = kube.New(client, kube.Options{Kubernetes: *c, Log: d.Log, Given: give, Others: tell, Leases: cl.leases})
+	inForce := func() (cidrs []netip.Prefix) {
+		for _, l := range r.Ground.Given().Leases {
+			cidrs = append(cidrs, l.CIDR)
+		}
+		return cidrs
+	}
+	cl.kube = kube.New(client, kube.Options{Kubernetes: *c, Log: d.Log, Given: give, InForce: inForce, Others: tell, Leases: cl.leases})
 	return cl, nil
 }
 

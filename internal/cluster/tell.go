@@ -2,11 +2,14 @@ package cluster
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/kube"
 	"github.com/berth-net/berth/internal/notice"
 )
 
@@ -26,30 +29,57 @@ func (c *Cluster) Unserved(pod *api.Pod, pool string, err error) {
 const (
 	nodesUnrouted = "NodesUnrouted"
 	nodesRouted   = "NodesRouted"
-	cidrsRefused  = "PodCIDRsRefused" // the agent has not taken the node's podCIDRs
-	cidrsTaken    = "PodCIDRsTaken"
+
+	cidrsMissing   = "PodCIDRsMissing" // the cluster gives the node no podCIDRs
+	cidrsGiven     = "PodCIDRsGiven"
+	cidrsRefused   = "PodCIDRsRefused" // the agent has not taken the node's podCIDRs
+	cidrsTaken     = "PodCIDRsTaken"
+	cidrsUnsettled = "PodCIDRsUnsettled" // the agent has, but not done all that goes with it
+	cidrsSettled   = "PodCIDRsSettled"
 )
 
-// troubles returns what people are told of for as long as it lasts.
-func (c *Cluster) troubles() []notice.Trouble {
-	all := notice.Owed(c.node, c.Owed(), c.Long, time.Now())
+// troubles returns what people are told of for as long as it lasts: first what the node itself has, so that there is room for it
+// when many pods have troubles.
+func (c *Cluster) troubles() (all []notice.Trouble) {
 	if err := c.kube.Lacks(); err != nil {
-		all = append(all, notice.Trouble{
-			Notice: notice.Notice{About: notice.Node(c.node), Reason: cidrsRefused, Action: "TakeAddresses", Text: "Pods of this node get no addresses of the CIDRs that the cluster means for them: " + err.Error(), Of: err.Error()},
-			Mended: notice.Notice{About: notice.Node(c.node), Reason: cidrsTaken, Action: "TakeAddresses", Normal: true, Text: "Pods of this node get addresses of the CIDRs that the cluster means for them."},
-		})
+		all = append(all, c.lacking(err))
 	}
 	if unrouted := c.unrouted(); len(unrouted) > 0 {
 		text := fmt.Sprintf("This node has no way to the pods of node %s: %s", unrouted[0].Node, unrouted[0].Reason)
 		if more := len(unrouted) - 1; more > 0 {
 			text += fmt.Sprintf("; nor to those of %d more nodes, which `berth status` lists", more)
 		}
-		all = append(all, notice.Trouble{
-			Notice: notice.Notice{About: notice.Node(c.node), Reason: nodesUnrouted, Action: "Route", Text: text, Of: text},
-			Mended: notice.Notice{About: notice.Node(c.node), Reason: nodesRouted, Action: "Route", Normal: true, Text: "This node has ways to the pods of all other nodes."},
-		})
+		all = append(all, c.trouble(nodesUnrouted, "Route", text, nodesRouted, "This node has ways to the pods of all other nodes."))
 	}
-	return all
+	return append(all, c.releases.Troubles(c.node, c.Owed(), c.core.Ledger.Owner, c.Long, time.Now())...)
+}
+
+// lacking returns the trouble that the node has with its podCIDRs (kube.Watcher.Lacks). The text of its end is true whatever comes next.
+func (c *Cluster) lacking(err error) notice.Trouble {
+	const action = "TakeAddresses"
+	switch text := sentence(err); {
+	case errors.Is(err, kube.ErrNone):
+		return c.trouble(cidrsMissing, action, text, cidrsGiven, "This node has CIDRs for its pods now.")
+	case errors.Is(err, kube.ErrUnsettled):
+		return c.trouble(cidrsUnsettled, action, text, cidrsSettled, "That change of this node's CIDRs is over.")
+	default:
+		return c.trouble(cidrsRefused, action, text, cidrsTaken, "This node refuses no CIDR any more that the cluster means for its pods.")
+	}
+}
+
+// sentence returns an error's text as a sentence begins.
+func sentence(err error) string {
+	text := err.Error()
+	return strings.ToUpper(text[:1]) + text[1:]
+}
+
+// trouble returns a trouble of the node.
+func (c *Cluster) trouble(reason, action, text, mended, well string) notice.Trouble {
+	about := notice.Node(c.node)
+	return notice.Trouble{
+		Notice: notice.Notice{About: about, Reason: reason, Action: action, Text: text, Of: text},
+		Mended: notice.Notice{About: about, Reason: mended, Action: action, Text: well, Normal: true},
+	}
 }
 
 // unrouted returns the nodes to whose pods there is no way, in order.
@@ -72,7 +102,9 @@ func (c *Cluster) Status() *api.ClusterStatus {
 	unrouted, counts := c.unrouted(), c.Notices.Counts()
 	st := &api.ClusterStatus{
 		Node: c.node, Failures: c.kube.Failures(), UnroutedNodes: len(unrouted), Unrouted: unrouted[:min(len(unrouted), mostUnrouted)],
-		Events: map[string]uint64{api.ClusterEventWritten: counts.Written, api.ClusterEventFailed: counts.Failed, api.ClusterEventDropped: counts.Dropped},
+		Events: map[string]uint64{
+			api.ClusterEventWritten: counts.Written, api.ClusterEventRetried: counts.Retried, api.ClusterEventRefused: counts.Refused, api.ClusterEventDropped: counts.Dropped,
+		},
 	}
 	if err := c.kube.Lacks(); err != nil {
 		st.Lacks = err.Error()

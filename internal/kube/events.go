@@ -90,11 +90,15 @@ func seriesOf(e notice.Event) *eventsv1.EventSeries {
 	return &eventsv1.EventSeries{Count: int32(e.Count), LastObservedTime: metav1.NewMicroTime(e.Last)}
 }
 
-// refused wraps an error that would be the same another time: what is wrong is the Event, its namespace or the agent's rights.
+// refused wraps an error that would be the same another time: what is wrong is the Event, or the agent's rights, or the Event's
+// namespace is going or gone.
 func refused(err error) error {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		return err
+	}
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsNotFound(err) {
+		return fmt.Errorf("%w: %w", notice.ErrOver, err)
 	}
 	switch code := int(status.Status().Code); {
 	case code == http.StatusTooManyRequests, code == http.StatusUnauthorized, code == http.StatusRequestTimeout, code < 400, code >= 500:

@@ -8,6 +8,11 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/kube/kubetest"
 	"github.com/berth-net/berth/internal/notice"
@@ -60,6 +65,15 @@ func TestEvents(t *testing.T) {
 		if err := c.CountEvent(t.Context(), well); err == nil || errors.Is(err, notice.ErrRefused) != refused || errors.Is(err, notice.ErrGone) {
 			t.Errorf("status %d: %v", status, err)
 		}
+	}
+	s.Break(http.StatusNotFound) // as in a namespace that is gone
+	if err := c.CreateEvent(t.Context(), well); !errors.Is(err, notice.ErrOver) {
+		t.Errorf("the namespace is gone: %v", err)
+	}
+	going := apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "e", errors.New("it is being terminated"))
+	going.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
+	if err := refused(going); !errors.Is(err, notice.ErrOver) || errors.Is(err, notice.ErrRefused) {
+		t.Errorf("the namespace is going: %v", err)
 	}
 	s.Close()
 	if err := c.CreateEvent(t.Context(), well); err == nil || errors.Is(err, notice.ErrRefused) {

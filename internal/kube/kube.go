@@ -21,7 +21,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/berth-net/berth/internal/config"
-	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/lease"
 	"github.com/berth-net/berth/internal/peers"
 )
@@ -33,6 +32,8 @@ type Options struct {
 	Log   *slog.Logger
 	// Given is told of the CIDRs that the cluster has given to this node's pods. An error is logged, and Given is told again.
 	Given func(context.Context, []netip.Prefix) error
+	// InForce returns the CIDRs of which this node's pods get addresses: those that Given was told of last, unless it refused them.
+	InForce func() []netip.Prefix
 	// Others is told of the other nodes.
 	Others Others
 	// Leases is told of what counts for the node's blocks of the cluster's pools; nil: the node has none.
@@ -54,34 +55,19 @@ type Watcher struct {
 	condition condition
 	soonAgain time.Duration // shorter in tests
 
+	cidrs cidrs
+
 	mu    sync.Mutex
-	given []netip.Prefix  // what Given has to be told
 	mine  []netip.Addr    // of this node's responder, as its annotations say
 	key   peers.WireGuard // of this node's WireGuard device, as they say
-	wake  chan struct{}   // has a token if given has changed
-	lacks error           // why the node has not the addresses that the cluster means it to have; nil: it has
 	ways  ways
 	fails failures
-}
-
-// Lacks returns why the node has not the addresses that the cluster means it to have (Node.spec.podCIDRs); nil: it has them, or
-// nobody knows.
-func (w *Watcher) Lacks() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.lacks
-}
-
-func (w *Watcher) setLacks(err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.lacks = err
 }
 
 // New returns a Watcher, and asks nobody anything yet.
 func New(c *Client, o Options) *Watcher {
 	return &Watcher{
-		Options: o, Client: c, wake: make(chan struct{}, 1), ways: newWays(o.Others),
+		Options: o, Client: c, cidrs: cidrs{wake: make(chan struct{}, 1), patience: noneYet}, ways: newWays(o.Others),
 		condition: condition{wake: make(chan struct{}, 1)}, soonAgain: soonAgain,
 	}
 }
@@ -112,35 +98,6 @@ func (w *Watcher) follow(ctx context.Context, what string, from cache.ListerWatc
 	from = w.fails.watch(what, from)
 	logger := logr.FromSlogHandler(w.Log.Handler()).V(0)
 	cache.NewReflectorWithOptions(from, o, to, cache.ReflectorOptions{Logger: &logger, Name: what}).RunWithContext(ctx)
-}
-
-// again is how long keepGiven waits until it tells Given again.
-const again = 10 * time.Second
-
-// keepGiven tells Given what the cluster has given to the node.
-func (w *Watcher) keepGiven(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-w.wake:
-		}
-		w.mu.Lock()
-		given := w.given
-		w.mu.Unlock()
-		err := w.Given(ctx, given)
-		if ctx.Err() != nil {
-			return
-		}
-		w.setLacks(err)
-		if err != nil {
-			w.Log.Error("could not take the addresses that the cluster has given to this node; the agent tries again", "podCIDRs", given, "err", err)
-			daemon.Sleep(ctx, again, w.wake)
-			stir(w.wake)
-		} else {
-			w.condition.took(given)
-		}
-	}
 }
 
 // stir wakes who waits for wake.

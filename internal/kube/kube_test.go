@@ -44,8 +44,10 @@ type told struct {
 	all   bool
 	nodes map[string]peers.Node
 	given []netip.Prefix
-	fail  error // what Given returns
-	fails int   // how often it did
+	fail  error         // what Given returns
+	takes bool          // Given takes the CIDRs nonetheless
+	hangs chan struct{} // Given waits for it to be closed, if it is not nil
+	fails int           // how often it did
 }
 
 func (o *told) All(nodes []peers.Node) {
@@ -77,13 +79,34 @@ func (o *told) Drop(name string) {
 
 func (o *told) Given(_ context.Context, cidrs []netip.Prefix) error {
 	o.mu.Lock()
+	hangs := o.hangs
+	o.mu.Unlock()
+	if hangs != nil {
+		<-hangs
+	}
+	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.fail == nil || o.takes {
+		o.given = cidrs
+	}
 	if o.fail != nil {
 		o.fails++
-		return o.fail
 	}
-	o.given = cidrs
-	return nil
+	return o.fail
+}
+
+// InForce returns what Given has taken.
+func (o *told) InForce() []netip.Prefix {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.given
+}
+
+// set changes what Given does.
+func (o *told) set(change func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	change()
 }
 
 // errTaken is why the agent cannot take CIDRs.
@@ -130,12 +153,18 @@ func follow(t *testing.T, s *kubetest.Server) *told {
 // watcher starts a Watcher, and returns what it tells.
 func watcher(t *testing.T, s *kubetest.Server) (*Watcher, *told) {
 	t.Helper()
+	return patient(t, s, 0)
+}
+
+// patient is watcher, of which a Node may have no CIDRs for a time.
+func patient(t *testing.T, s *kubetest.Server, patience time.Duration) (*Watcher, *told) {
+	t.Helper()
 	o := &told{nodes: map[string]peers.Node{}}
 	k := config.Kubernetes{Node: "me", Kubeconfig: s.Kubeconfig(t)}
 	c, err := Connect(k, "test")
 	must(t, err)
-	w := New(c, Options{Kubernetes: k, Log: slog.New(slog.DiscardHandler), Given: o.Given, Others: o})
-	w.soonAgain = time.Millisecond
+	w := New(c, Options{Kubernetes: k, Log: slog.New(slog.DiscardHandler), Given: o.Given, InForce: o.InForce, Others: o})
+	w.soonAgain, w.cidrs.patience = time.Millisecond, patience
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); w.Keep(ctx) }()
@@ -233,7 +262,7 @@ func TestFailuresShow(t *testing.T) {
 	}
 	lacks("--allocate-node-cidrs")
 	give("ten")
-	lacks("that are none")
+	lacks("these are none")
 	o.refuse(errTaken)
 	give("10.1.0.0/24")
 	lacks(errTaken.Error())
@@ -250,4 +279,78 @@ func TestFailuresShow(t *testing.T) {
 	})
 	s.Break(0)
 	nettest.Eventually(t, "the failure to be over", func() bool { return len(w.Failures()) == 0 })
+}
+
+// What a node lacks of its CIDRs is neither said of those that are in force, nor of a Node that is new, nor does a late answer about
+// former CIDRs hide it.
+func TestLacks(t *testing.T) {
+	s := kubetest.Serve(t)
+	s.Put("nodes", node("me"))
+	w, o := patient(t, s, time.Hour)
+	nettest.Eventually(t, "the Node to be seen", func() bool {
+		w.cidrs.mu.Lock()
+		defer w.cidrs.mu.Unlock()
+		return !w.cidrs.none.IsZero()
+	})
+	if err := w.Lacks(); err != nil {
+		t.Errorf("of a new Node: %v", err)
+	}
+	past := func() {
+		w.cidrs.mu.Lock()
+		defer w.cidrs.mu.Unlock()
+		w.cidrs.none = w.cidrs.none.Add(-time.Hour)
+	}
+	if past(); !errors.Is(w.Lacks(), ErrNone) {
+		t.Errorf("of a Node that never gets CIDRs: %v", w.Lacks())
+	}
+	lacks := func(want error) {
+		t.Helper()
+		nettest.Eventually(t, fmt.Sprint("the lack ", want), func() bool { return errors.Is(w.Lacks(), want) })
+	}
+	o.set(func() { o.fail, o.takes = errTaken, true })
+	s.Put("nodes", node("me", "10.1.0.0/24", "192.0.2.1"))
+	lacks(ErrUnsettled)
+	o.set(func() { o.takes = false })
+	s.Put("nodes", node("me", "10.2.0.0/24", "192.0.2.1"))
+	lacks(ErrRefused)
+	hangs := make(chan struct{})
+	o.set(func() { o.fail, o.hangs = nil, hangs })
+	s.Put("nodes", node("me", "10.3.0.0/24", "192.0.2.1"))
+	nettest.Eventually(t, "10.3.0.0/24 to be given", func() bool {
+		w.cidrs.mu.Lock()
+		defer w.cidrs.mu.Unlock()
+		return fmt.Sprint(w.cidrs.given) == "[10.3.0.0/24]" && len(w.cidrs.wake) == 0
+	})
+	s.Put("nodes", node("me", "none", "192.0.2.1"))
+	nettest.Eventually(t, "CIDRs that are none", func() bool { err := w.Lacks(); return err != nil && strings.Contains(err.Error(), "these are none") })
+	close(hangs)
+	nettest.Eventually(t, "10.3.0.0/24 to be taken", func() bool { return fmt.Sprint(o.InForce()) == "[10.3.0.0/24]" })
+	nettest.Eventually(t, "the answer to be noted", func() bool {
+		w.condition.mu.Lock()
+		defer w.condition.mu.Unlock()
+		return fmt.Sprint(w.condition.taken) == "[10.3.0.0/24]"
+	})
+	if !errors.Is(w.Lacks(), ErrRefused) {
+		t.Errorf("after the former CIDRs are taken: %v", w.Lacks())
+	}
+	s.Put("nodes", node("me", "192.0.2.1"))
+	nettest.Eventually(t, "the Node to have none", func() bool { return w.Lacks() == nil })
+	if past(); w.Lacks() != nil {
+		t.Errorf("of a Node made anew, whose former CIDRs are in force: %v", w.Lacks())
+	}
+}
+
+// A late answer about former CIDRs says nothing of those that the cluster has given meanwhile.
+func TestLateAnswer(t *testing.T) {
+	var c cidrs
+	a, b := []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}, []netip.Prefix{netip.MustParsePrefix("10.2.0.0/24")}
+	c.saw(a, nil, time.Now())
+	c.told(a, ErrRefused)
+	c.saw(b, nil, time.Now())
+	if c.told(a, nil); c.failed == nil {
+		t.Error("that a is taken hides that b is not")
+	}
+	if c.told(b, nil); c.failed != nil {
+		t.Errorf("b is taken: %v", c.failed)
+	}
 }

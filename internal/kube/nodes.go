@@ -1,8 +1,6 @@
 package kube
 
 import (
-	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -13,9 +11,6 @@ import (
 
 	"github.com/berth-net/berth/internal/peers"
 )
-
-// errNoCIDRs says that a Node has no CIDRs for its pods.
-var errNoCIDRs = errors.New("the cluster has given this node no CIDRs for its pods (Node.spec.podCIDRs), and never will unless its controller manager has --allocate-node-cidrs")
 
 // self notes what the cluster has given to this node.
 func (w *Watcher) self(n *corev1.Node) {
@@ -30,21 +25,17 @@ func (w *Watcher) self(n *corev1.Node) {
 	}
 	cidrs, err := podCIDRs(n)
 	w.condition.saw(n, cidrs)
+	w.cidrs.saw(cidrs, err, time.Now())
 	switch {
 	case err != nil:
-		w.setLacks(fmt.Errorf("the cluster gives this node CIDRs for its pods that are none: %w", err))
 		w.Log.Error("the cluster gives this node CIDRs for its pods that are none", "err", err)
 		return
 	case len(cidrs) == 0: // not yet, as with each new Node, or the Node was made anew: what the node had stays
-		w.setLacks(errNoCIDRs)
 		w.Log.Info("the cluster has given this node no CIDRs for its pods yet (Node.spec.podCIDRs); it never will unless its controller manager has --allocate-node-cidrs", "node", n.Name)
 		return
 	}
 	w.Others.Self(peers.Node{Name: n.Name, CIDRs: cidrs, Addresses: addresses(n), Health: within(w.claimed(n), cidrs), WireGuard: w.sealed(n)})
-	w.mu.Lock()
-	w.given = cidrs
-	w.mu.Unlock()
-	stir(w.wake)
+	stir(w.cidrs.wake)
 }
 
 // other returns another node. ok is false for this node, and for a node that has no pods' CIDRs or no address yet.

@@ -23,8 +23,10 @@ type Object struct {
 	UID       string // of a Pod, as the runtime knows it: for a static pod it is the kubelet's, as in the kubelet's own Events
 }
 
+const kindNode = "Node"
+
 // Node returns the object of a node. Its UID is its name, as in the kubelet's Events about its node: kubectl looks for both.
-func Node(name string) Object { return Object{Kind: "Node", Name: name, UID: name} }
+func Node(name string) Object { return Object{Kind: kindNode, Name: name, UID: name} }
 
 // Notice is what people are told of an object.
 type Notice struct {
@@ -46,27 +48,32 @@ type Event struct {
 
 // API takes Events.
 type API interface {
-	// CreateEvent makes an Event. The error is ErrRefused if the API server will not take it, however often it is asked.
+	// CreateEvent makes an Event. The error is ErrRefused if the API server will not take it, however often it is asked, and ErrOver
+	// if that is because the namespace goes.
 	CreateEvent(context.Context, Event) error
 	// CountEvent tells how often, and when last, an Event was so that is there. The error is ErrGone if it is not there any more.
 	CountEvent(context.Context, Event) error
 }
 
-// ErrRefused says that the API server does not take an Event: the namespace is going, or the agent lacks the right. ErrGone says
-// that an Event is not there any more: the API server forgets Events after an hour.
+// ErrRefused says that the API server does not take an Event, such as because the agent lacks the right. ErrOver says that the Event's
+// namespace goes, and all Events in it: nobody misses this one. ErrGone says that an Event is not there any more: the API server
+// forgets Events after an hour.
 var (
 	ErrRefused = errors.New("the API server does not take the Event")
+	ErrOver    = errors.New("the namespace of the Event is going")
 	ErrGone    = errors.New("the Event is gone")
 )
 
 // Counts say what became of what was said.
 type Counts struct {
 	Written uint64 // Events made, or counted up
-	Failed  uint64 // writes that the API server refused, or did not answer
-	Dropped uint64 // notices for which there was no room
+	Retried uint64 // writes that failed, and that are tried again: nothing is lost by these
+	Refused uint64 // Events, or repetitions, that the API server did not take; not those in namespaces that go
+	Dropped uint64 // notices for which there was no room, and those that nobody could write for an hour
 }
 
-// most is how many topics there may be at once. A topic is small, and a node has seldom more pods than that.
+// most is how many topics of pods there may be at once. A topic is small, and a node has seldom more pods than that. What is to be
+// said of the node itself has room always: there are a handful of reasons.
 const most = 256
 
 // topic is what was said of one object for one reason.
@@ -105,12 +112,25 @@ func New(api API) *Notices {
 func (n *Notices) Say(s Notice) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if !n.say(s) {
+		n.counts.Dropped++
+	}
+}
+
+// offer has people told, and reports whether there was room. A notice without room is not counted: the caller says it again.
+func (n *Notices) offer(s Notice) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.say(s)
+}
+
+// say notes what people are to be told, and reports whether there was room. The caller holds n.mu.
+func (n *Notices) say(s Notice) bool {
 	now, k := n.now(), key{s.About, s.Reason}
 	n.forget(now)
 	t := n.topics[k]
-	if t == nil && len(n.topics) >= most && !n.clear(now) {
-		n.counts.Dropped++
-		return
+	if t == nil && s.About.Kind != kindNode && len(n.topics) >= most && !n.clear(now) {
+		return false
 	}
 	if t == nil {
 		t = &topic{}
@@ -125,6 +145,7 @@ func (n *Notices) Say(s Notice) {
 	case n.wake <- struct{}{}:
 	default:
 	}
+	return true
 }
 
 // Counts returns what became of what was said.
@@ -157,6 +178,9 @@ func (n *Notices) clear(now time.Time) bool {
 func (n *Notices) forget(now time.Time) {
 	for k, t := range n.topics {
 		if now.Sub(t.Last) > lasting {
+			if t.told == 0 {
+				n.counts.Dropped++
+			}
 			delete(n.topics, k)
 		}
 	}

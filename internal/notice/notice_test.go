@@ -156,16 +156,17 @@ func TestAPIServerIsAway(t *testing.T) {
 				for i := range most + 44 {
 					n.Say(full(fmt.Sprintf("pod-%d", i), "blue"))
 				}
+				n.Say(Notice{About: Node("n"), Reason: "Unrouted", Text: "no way"}) // for which there is room always
 				if took := time.Since(began); took != 0 {
 					t.Errorf("to say it took %v", took)
 				}
 				time.Sleep(10 * time.Minute)
-				if c := n.Counts(); c.Dropped != 44 || c.Written != 0 || c.Failed == 0 {
+				if c := n.Counts(); c.Dropped != 44 || c.Written != 0 || c.Retried == 0 || c.Refused != 0 {
 					t.Errorf("the counts are %+v", c)
 				}
 				s.set(func() { breaks(s, false) })
 				time.Sleep(most*pause + 2*retryMost)
-				if c := n.Counts(); c.Written != most || len(s.texts()) != most {
+				if c := n.Counts(); c.Written != most+1 || !slices.Contains(s.texts(), "n Unrouted no way x1") {
 					t.Errorf("then the counts are %+v, and there are %d Events", c, len(s.texts()))
 				}
 			})
@@ -187,7 +188,83 @@ func TestEventsThatAreGoneOrRefused(t *testing.T) {
 		n.Say(full("b", "blue"))
 		time.Sleep(50 * time.Minute)
 		s.want(t, "refused", 4, "a AddressesExhausted blue is full x2")
-		if c := n.Counts(); c != (Counts{Written: 2, Failed: 1}) {
+		if c := n.Counts(); c != (Counts{Written: 2, Refused: 1}) {
+			t.Errorf("the counts are %+v", c)
+		}
+	})
+}
+
+// What is tried again is not lost. Nor is an Event in a namespace that goes. What nobody could write for an hour is.
+func TestWhatIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, s := keep(t)
+		s.set(func() { s.fails = errors.New("500") })
+		n.Say(full("a", "blue"))
+		time.Sleep(time.Minute)
+		s.set(func() { s.fails = nil })
+		time.Sleep(retryMost)
+		if c := n.Counts(); c.Written != 1 || c.Retried == 0 || c.Refused+c.Dropped != 0 {
+			t.Errorf("after a failure for a minute: %+v", c)
+		}
+		s.set(func() { s.fails = fmt.Errorf("forbidden: %w", ErrOver) })
+		writes := s.writes
+		n.Say(full("b", "blue"))
+		time.Sleep(10 * time.Minute)
+		if c := n.Counts(); s.writes != writes+1 || c.Refused+c.Dropped != 0 {
+			t.Errorf("after %d writes into a namespace that goes: %+v", s.writes-writes, c)
+		}
+		s.set(func() { s.fails = errors.New("500") })
+		n.Say(full("c", "blue"))
+		time.Sleep(lasting + 2*retryMost)
+		if c := n.Counts(); c.Written != 1 || c.Refused != 0 || c.Dropped != 1 {
+			t.Errorf("after a failure for longer than an hour: %+v", c)
+		}
+	})
+}
+
+// When more pods than there is room for have troubles at once, the node's trouble is told all the same, and so, in turn, are all pods'
+// and their ends.
+func TestMoreTroublesThanRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, s := keep(t)
+		const pods = most + 44
+		var mu sync.Mutex
+		var all []Trouble
+		for i := range pods {
+			about := full(fmt.Sprintf("pod-%d", i), "").About
+			all = append(all, Trouble{Notice: Notice{About: about, Reason: "Owed"}, Mended: Notice{About: about, Reason: "Paid", Normal: true}})
+		}
+		all = append(all, Trouble{Notice: Notice{About: Node("n"), Reason: "Owed"}, Mended: Notice{About: Node("n"), Reason: "Paid", Normal: true}})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			n.Watch(ctx, func() []Trouble { mu.Lock(); defer mu.Unlock(); return all })
+		}()
+		defer func() { cancel(); <-done }()
+		told := func(reason string) (n int, node bool) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			for _, e := range s.events {
+				if e.Reason == reason {
+					n++
+					node = node || e.About == Node("n")
+				}
+			}
+			return n, node
+		}
+		time.Sleep(remind - time.Minute)
+		if have, node := told("Owed"); have != pods+1 || !node {
+			t.Errorf("there are Events of %d troubles, want %d; of the node: %v", have, pods+1, node)
+		}
+		mu.Lock()
+		all = nil
+		mu.Unlock()
+		time.Sleep(remind)
+		if have, node := told("Paid"); have != pods+1 || !node {
+			t.Errorf("there are Events of %d ends, want %d; of the node: %v", have, pods+1, node)
+		}
+		if c := n.Counts(); c.Dropped != 0 {
 			t.Errorf("the counts are %+v", c)
 		}
 	})

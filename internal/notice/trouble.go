@@ -20,7 +20,7 @@ const (
 	remind = 30 * time.Minute
 )
 
-// known is a trouble, and when people were told of it; zero: only one look has seen it.
+// known is a trouble, and when people were told of it; zero: only one look has seen it, or there was no room to tell of it.
 type known struct {
 	Trouble
 	said time.Time
@@ -36,7 +36,8 @@ func (n *Notices) Watch(ctx context.Context, look func() []Trouble) {
 	}
 }
 
-// compare says what has changed since people were told, and keeps that in told.
+// compare says what has changed since people were told, and keeps that in told. What has no room is said when the next look is
+// compared.
 func (n *Notices) compare(told map[key]known, troubles []Trouble) {
 	is, now := map[key]bool{}, n.now()
 	for _, t := range troubles {
@@ -44,8 +45,11 @@ func (n *Notices) compare(told map[key]known, troubles []Trouble) {
 		is[k] = true
 		was, seen := told[k]
 		if seen && (was.said.IsZero() || was.Of != t.Of || now.Sub(was.said) >= remind) {
-			n.Say(t.Notice)
-			was.said = now
+			if !n.offer(t.Notice) {
+				t.Of = was.Of // so that a change of what people know already is a change the next time, too
+			} else {
+				was.said = now
+			}
 		}
 		told[k] = known{t, was.said}
 	}
@@ -53,8 +57,8 @@ func (n *Notices) compare(told map[key]known, troubles []Trouble) {
 		if is[k] {
 			continue
 		}
-		if !was.said.IsZero() {
-			n.Say(was.Mended)
+		if !was.said.IsZero() && !n.offer(was.Mended) {
+			continue
 		}
 		delete(told, k)
 	}

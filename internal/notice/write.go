@@ -84,16 +84,22 @@ func (n *Notices) write(ctx context.Context, e Event, made bool) error {
 func (n *Notices) wrote(e Event, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if err == nil {
+	again := false
+	switch {
+	case err == nil:
 		n.counts.Written++
-	} else {
-		n.counts.Failed++
+	case errors.Is(err, ErrOver):
+	case errors.Is(err, ErrRefused):
+		n.counts.Refused++
+	default:
+		again = true
+		n.counts.Retried++
 	}
 	t := n.topics[key{e.About, e.Reason}]
 	if t == nil {
 		return
 	}
-	if err != nil && !errors.Is(err, ErrRefused) {
+	if again {
 		t.tries++
 		t.next = n.now().Add(patience.Backoff(retryFirst, retryMost, t.tries))
 		return

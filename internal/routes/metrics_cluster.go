@@ -9,7 +9,7 @@ import (
 var (
 	descUnrouted = prometheus.NewDesc("berth_cluster_unrouted_nodes", "Other nodes of the cluster to whose pods the agent could not make a way.", nil, nil)
 	descFailures = prometheus.NewDesc("berth_cluster_api_failures", "Things that the API server does not tell the agent at the moment, such as which nodes there are.", nil, nil)
-	descEvents   = prometheus.NewDesc("berth_cluster_events_total", "Events of Kubernetes that the agent had for people: the API server has them, has refused them or not answered, or too many waited already.", []string{"result"}, nil)
+	descEvents   = prometheus.NewDesc("berth_cluster_events_total", "Events of Kubernetes that the agent had for people: the API server has them (written), has failed and is asked again (retried), does not take them (refused), or they waited for too long or were too many (dropped).", []string{"result"}, nil)
 )
 
 // collectCluster gives the figures of a node's part of its cluster. A node that belongs to none has them, with 0.

@@ -150,10 +150,10 @@ func (v *Verbs) Status(ctx context.Context, _ string) (api.Status, error) {
 		Refused:   "config /etc/berth/berthd.yaml: line 22: unknown key \"mut\": perhaps \"mtu\" is meant",
 		Displaced: "stat /var/lib/berth/ledger.db: no such file or directory; all that the agent writes now is lost when it ends",
 		Cluster: &api.ClusterStatus{
-			Node: "n1", Lacks: "10.244.1.0/24 overlaps the address 10.244.1.1/24 of cni0",
+			Node: "n1", Lacks: "pods of this node get no addresses of the CIDRs that the cluster means for them: 10.244.1.0/24 overlaps the address 10.244.1.1/24 of cni0",
 			Failures:      []string{"the API server does not say what there is of nodes since 2026-01-02T03:04:05Z: refused with 503"},
 			UnroutedNodes: 3, Unrouted: []api.UnroutedNode{{Node: "n3", Reason: "the CIDR 10.244.2.0/24 of its pods overlaps those of node n2: [10.244.2.0/24]"}},
-			Events: map[string]uint64{api.ClusterEventWritten: 5, api.ClusterEventFailed: 1, api.ClusterEventDropped: 2},
+			Events: map[string]uint64{api.ClusterEventWritten: 5, api.ClusterEventRetried: 4, api.ClusterEventRefused: 1, api.ClusterEventDropped: 2},
 		},
 	}, v.hook(ctx, "status", server.When{})
 }
