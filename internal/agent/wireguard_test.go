@@ -141,8 +141,13 @@ func TestWireGuard(t *testing.T) {
 	if l, err := r.node.Conn.Link(r.device()); err != nil || l.MTU != 1440 || r.ground.MTU() != 1440 {
 		t.Errorf("the device has an MTU of %d bytes, pods %d: %v", l.MTU, r.ground.MTU(), err)
 	}
-	if port, _ := r.cluster.Peers.Tunnel(); port != 0 {
-		t.Errorf("the table believes in other nodes' addresses at port %d", port)
+	if port, from := r.cluster.Peers.Tunnel(); port != 51820 || !slices.Contains(from, netip.MustParsePrefix("0.0.0.0/0")) || !slices.Contains(from, netip.MustParsePrefix("::/0")) {
+		t.Errorf("the table has the tunnel's port %d for %v alone", port, from)
+	}
+	for _, c := range r.cluster.Peers.Reached() { // answers to pods from nodes' own addresses would come by the tunnel, which takes none
+		if !strings.Contains(c.String(), "244") {
+			t.Errorf("pods' packets to %s keep the pods' addresses", c)
+		}
 	}
 	cluster.mu.Lock()
 	cluster.fail = nil
