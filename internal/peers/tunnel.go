@@ -97,11 +97,11 @@ func (p *Peers) device() (hold.Spec, error) {
 			Instance: p.Instance, VNI: uint32(p.VXLAN.VNI), Port: uint16(p.VXLAN.Port), Local: local, MTU: p.MTU() - overhead(local), Addresses: own,
 		}, nil
 	}
-	mine, err := p.mine()
+	secret, err := p.Secret()
 	if err != nil {
 		return nil, err
 	}
-	return &wireguard.Device{Instance: p.Instance, PublicKey: mine.PublicKey, Port: mine.Port, MTU: p.MTU() - sealing(local), Addresses: own}, nil
+	return &wireguard.Device{Instance: p.Instance, PublicKey: secret.Public(), Port: uint16(p.WireGuard.Port), MTU: p.MTU() - sealing(local), Addresses: own}, nil
 }
 
 // local returns the address to which the node's tunnel belongs: the first IPv4 address of the node or, if it has none, its first
