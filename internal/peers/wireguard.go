@@ -18,6 +18,9 @@ var errKeyless = errors.New("the node has told no WireGuard key yet (annotation 
 // Secret returns this node's private key, which the first call ever makes.
 func (p *Peers) Secret() (door.Secret, error) { return door.LoadSecret(p.Root.WireGuardKey()) }
 
+// RemoveSecret removes this node's private key. The next one makes the node another one for other nodes' agents.
+func (p *Peers) RemoveSecret() error { return door.RemoveSecret(p.Root.WireGuardKey()) }
+
 // mine returns how other nodes' devices reach the device that this node has; zero: it has none. The key is the device's, whatever has
 // become of its file since.
 func (p *Peers) mine() (mine WireGuard) {
