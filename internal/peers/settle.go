@@ -168,7 +168,7 @@ func (p *Peers) one(ctx context.Context, name string, have owners, t tunnel) (di
 	if !held {
 		o.id = hold.NewID()
 	}
-	seals := p.Routing == config.RoutingWireGuard || t.former
+	seals := p.Routing == config.RoutingWireGuard
 	free, taken := p.free(n, have)
 	if taken != nil && !seals {
 		return false, taken
@@ -184,17 +184,18 @@ func (p *Peers) one(ctx context.Context, name string, have owners, t tunnel) (di
 		return did, taken
 	}
 	next, lacks := p.owner(o.id, n, t, p.tunnels(n, o), have)
-	if seals {
+	if seals || t.former {
 		next.Holds = append(p.closed(o.id, n).Holds, next.Holds...)
 	}
 	if lacks != nil && len(next.Holds) == 0 {
 		return did, lacks
 	}
-	if now, held := p.Ledger.Owner(o.id); !held {
+	switch now, held := p.Ledger.Owner(o.id); {
+	case !held:
 		err = p.take(ctx, next)
-	} else if same(now, next) {
+	case same(now, next):
 		return did, lacks
-	} else {
+	default:
 		err = p.change(ctx, next)
 	}
 	if err == nil {
@@ -348,7 +349,7 @@ func same(a, b hold.Owner) bool {
 	return text(a) == text(b)
 }
 
-// free returns those of n's CIDRs that nobody else has, and an error about the others: this node, or another one, has addresses in them.
+// free returns those of n's CIDRs that nobody else has, and an error about the others.
 func (p *Peers) free(n Node, have owners) (free []netip.Prefix, err error) {
 	for _, c := range n.CIDRs {
 		if taken := p.taken(n, c, have); taken != nil {
@@ -360,8 +361,8 @@ func (p *Peers) free(n Node, have owners) (free []netip.Prefix, err error) {
 	return free, err
 }
 
-// taken returns an error if a CIDR of n's pods has addresses of this node or of another one, or of their pods. What n's pods have
-// already, another node cannot take from them by calling itself an address of it.
+// taken returns an error if a CIDR of n's pods has addresses of this node, of n itself, or of others' pods. Third nodes' addresses do
+// not count: any node could take the way to another one's pods, by calling itself an address of them.
 func (p *Peers) taken(n Node, c netip.Prefix, have owners) error {
 	for _, own := range p.Own() {
 		if own.Overlaps(c) {
@@ -377,16 +378,9 @@ func (p *Peers) taken(n Node, c netip.Prefix, have owners) error {
 	if i := slices.IndexFunc(n.Addresses, c.Contains); i >= 0 {
 		return fmt.Errorf("the CIDR %s of its pods has the node's own address %s", c, n.Addresses[i])
 	}
-	settled := slices.Contains(have[n.Name].cidrs, c)
 	for name, o := range have {
-		if name == n.Name {
-			continue
-		}
-		if slices.ContainsFunc(o.cidrs, c.Overlaps) {
+		if name != n.Name && slices.ContainsFunc(o.cidrs, c.Overlaps) {
 			return fmt.Errorf("the CIDR %s of its pods overlaps those of node %s: %v", c, name, o.cidrs)
-		}
-		if i := slices.IndexFunc(o.addresses, c.Contains); i >= 0 && !settled {
-			return fmt.Errorf("the CIDR %s of its pods has the address %s of node %s", c, o.addresses[i], name)
 		}
 	}
 	return nil
