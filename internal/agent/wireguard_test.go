@@ -254,6 +254,7 @@ func TestWireGuardInstead(t *testing.T) {
 	r.restart()
 	r.seal(&cluster)
 	stop = r.keepPeers()
+	r.wantSealed(nil, "1") // nobody has told anything yet
 	tell()
 	r.wantSealed([]string{"1 to 1"})
 	r.wantClean()
