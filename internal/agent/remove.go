@@ -8,7 +8,7 @@ import (
 	"github.com/berth-net/berth/internal/daemon"
 )
 
-// Remove gives back what an agent that is not running holds itself, and removes the agent's history,
+// Remove gives back what an agent that is not running holds itself, and removes the agent's history and the node's private key,
 // so that only Berth's other files are left on the node. Remove refuses to do so while a pod is attached.
 func Remove(ctx context.Context, o Options) error {
 	a, err := Open(o)
@@ -40,5 +40,8 @@ func (a *Agent) remove(ctx context.Context) error {
 	if attached > 0 {
 		return fmt.Errorf("pods are attached (%d): detach them first (`berth attachments` lists them)", attached)
 	}
-	return a.core.ReleaseAll(ctx)
+	if err := a.core.ReleaseAll(ctx); err != nil {
+		return err
+	}
+	return a.cluster.Peers.RemoveSecret()
 }

@@ -51,3 +51,21 @@ func TestRemoveWithoutALedgerLetsAllRest(t *testing.T) {
 		t.Errorf("quarantine %+v", r.core.Ledger.Quarantine())
 	}
 }
+
+// berthd --remove leaves no private key of WireGuard, and no half of one.
+func TestRemoveTakesTheKey(t *testing.T) {
+	r := newRig(t)
+	r.begin()
+	_, err := r.cluster.Peers.Secret()
+	must(t, err)
+	r.close()
+	half := r.root.WireGuardKey() + ".new-1"
+	must(t, os.WriteFile(half, []byte("half a key"), 0o600))
+	r.removeWithoutPool()
+	for _, path := range []string{r.root.WireGuardKey(), half} {
+		if _, err := os.Lstat(path); !os.IsNotExist(err) {
+			t.Errorf("%s is left: %v", path, err)
+		}
+	}
+	r.bringUp()
+}

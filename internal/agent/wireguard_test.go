@@ -141,8 +141,13 @@ func TestWireGuard(t *testing.T) {
 	if l, err := r.node.Conn.Link(r.device()); err != nil || l.MTU != 1440 || r.ground.MTU() != 1440 {
 		t.Errorf("the device has an MTU of %d bytes, pods %d: %v", l.MTU, r.ground.MTU(), err)
 	}
-	if port, _ := r.cluster.Peers.Tunnel(); port != 0 {
-		t.Errorf("the table believes in other nodes' addresses at port %d", port)
+	if port, from := r.cluster.Peers.Tunnel(); port != 51820 || !slices.Contains(from, netip.MustParsePrefix("0.0.0.0/0")) || !slices.Contains(from, netip.MustParsePrefix("::/0")) {
+		t.Errorf("the table has the tunnel's port %d for %v alone", port, from)
+	}
+	for _, c := range r.cluster.Peers.Reached() { // answers to pods from nodes' own addresses would come by the tunnel, which takes none
+		if !strings.Contains(c.String(), "244") {
+			t.Errorf("pods' packets to %s keep the pods' addresses", c)
+		}
 	}
 	cluster.mu.Lock()
 	cluster.fail = nil
@@ -202,14 +207,25 @@ func TestWireGuard(t *testing.T) {
 	r.wantSealed([]string{"3 to 1"})
 	r.wantClean()
 
-	// The file of the key is damaged: the device goes on, and the file stays.
+	// The file of the key is damaged: the device and its peers go on, and the file stays.
+	told := cluster.told()
 	must(t, os.WriteFile(r.root.WireGuardKey(), []byte("secret words\n"), 0o600))
-	r.cluster.Peers.Put(keyed("d", "14", "4", 4))
-	nettest.Eventually(t, "the agent to say what is wrong", func() bool {
-		err := r.cluster.Peers.Failed()["d"]
-		return err != nil && strings.Contains(err.Error(), "has no private key in it") && !strings.Contains(err.Error(), "secret words")
+	r.cluster.Peers.All([]peers.Node{keyed("a", "11", "1", 3), keyed("d", "14", "4", 4), keyed("twin", "15", "5", 0)})
+	r.wantSealed([]string{"3 to 1", "4 to 4", "0 to 5"})
+	self.WireGuard = peers.WireGuard{} // somebody has removed the annotations
+	r.cluster.Peers.Self(self)
+	r.cluster.Peers.Put(peers.Node{Name: "twin", CIDRs: other("twin", "15", "5").CIDRs, Addresses: self.Addresses, WireGuard: told})
+	nettest.Eventually(t, "a node with this one's key to be refused", func() bool {
+		err := r.cluster.Peers.Failed()["twin"]
+		return err != nil && strings.Contains(err.Error(), "this node's own WireGuard key")
 	})
-	r.wantSealed([]string{"3 to 1"}, "4")
+	r.wantSealed([]string{"3 to 1", "4 to 4"}, "5")
+	if now := cluster.told(); now != told {
+		t.Errorf("the cluster knows the key %v, and the device has %v", now, told)
+	}
+	if raw, err := os.ReadFile(r.root.WireGuardKey()); err != nil || string(raw) != "secret words\n" {
+		t.Errorf("the file of the key has %q: %v", raw, err)
+	}
 }
 
 // The routing changes from VXLAN to WireGuard, and back. The former tunnel goes, and nothing is left.
@@ -238,6 +254,7 @@ func TestWireGuardInstead(t *testing.T) {
 	r.restart()
 	r.seal(&cluster)
 	stop = r.keepPeers()
+	r.wantSealed(nil, "1") // nobody has told anything yet
 	tell()
 	r.wantSealed([]string{"1 to 1"})
 	r.wantClean()

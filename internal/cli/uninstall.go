@@ -218,6 +218,7 @@ func (a *app) leaves(recordOnly bool) []fileView {
 	var left []fileView
 	for _, v := range []fileView{
 		{File: a.dir().Config(), Action: "kept", Why: "install did not write it"},
+		{File: a.dir().WireGuardKey(), Action: "kept", Why: "the node's private key: `berthd --remove` removes it"},
 		{File: a.dir().State(), Action: "kept", Why: a.inState()},
 	} {
 		_, err := os.Lstat(v.File)

@@ -180,6 +180,12 @@ const (
 // Keep makes the ledger and the node agree with what Peers was told, until ctx ends. What fails, such as a CIDR
 // that another node or a pool has, keeps no other node.
 func (p *Peers) Keep(ctx context.Context) {
+	if p.Routing == config.RoutingWireGuard { // nodes that the ledger has ways to in clear are closed, whoever tells of them or not
+		p.mu.Lock()
+		p.anew = true
+		p.stir()
+		p.mu.Unlock()
+	}
 	for {
 		var look <-chan time.Time
 		if p.Routing == config.RoutingAuto {

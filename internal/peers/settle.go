@@ -12,6 +12,7 @@ import (
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kinds/noderoute"
+	"github.com/berth-net/berth/internal/kinds/wireguard"
 	"github.com/berth-net/berth/internal/stamp"
 )
 
@@ -111,7 +112,19 @@ func (p *Peers) part(ctx context.Context, name string, have owners) (did bool) {
 		route, ok := h.Spec.(*noderoute.Spec)
 		return ok && gone(route.CIDR)
 	})
-	if p.change(ctx, less) == nil {
+	for i, h := range less.Holds { // otherwise the former peer and the next one would take the CIDR from each other, sweep by sweep
+		if peer, ok := h.Spec.(*wireguard.Peer); ok {
+			rest := *peer
+			rest.AllowedIPs = slices.DeleteFunc(slices.Clone(peer.AllowedIPs), gone)
+			less.Holds[i].Spec = &rest
+		}
+	}
+	err := p.change(ctx, less)
+	if err != nil && o.key != "" { // such as without a device, which has nobody's CIDRs either
+		less.Needs, less.Holds = nil, slices.DeleteFunc(less.Holds, func(h hold.Hold) bool { return !closes(h) })
+		err = p.change(ctx, less)
+	}
+	if err == nil {
 		o.cidrs = slices.DeleteFunc(slices.Clone(o.cidrs), gone)
 		have[name] = o
 	}
@@ -144,6 +157,8 @@ func (p *Peers) one(ctx context.Context, name string, have owners, t tunnel) (di
 	p.mu.Unlock()
 	o, held := have[name]
 	switch {
+	case !told && held && o.clear && p.Routing == config.RoutingWireGuard: // nobody need say that nothing may go in clear
+		return p.shut(ctx, p.closed(o.id, Node{Name: name, CIDRs: o.cidrs, Addresses: o.addresses}), have)
 	case !told || !wanted && !held:
 		return false, nil
 	case !wanted:
@@ -153,26 +168,102 @@ func (p *Peers) one(ctx context.Context, name string, have owners, t tunnel) (di
 	if !held {
 		o.id = hold.NewID()
 	}
-	if err := p.free(n, have); err != nil {
-		return false, err
+	seals := p.Routing == config.RoutingWireGuard
+	free, taken := p.free(n, have)
+	if taken != nil && !seals {
+		return false, taken
+	}
+	if seals && (held || len(free) > 0) {
+		rest := n
+		rest.CIDRs = free
+		if did, err = p.shut(ctx, p.closed(o.id, rest), have); err != nil {
+			return did, errors.Join(taken, err)
+		}
+	}
+	if taken != nil {
+		return did, taken
 	}
 	next, lacks := p.owner(o.id, n, t, p.tunnels(n, o), have)
-	if lacks != nil && len(next.Holds) == 0 {
-		return false, lacks
+	if seals || t.former {
+		next.Holds = append(p.closed(o.id, n).Holds, next.Holds...)
 	}
-	if held {
-		now, _ := p.Ledger.Owner(o.id)
-		if same(now, next) {
-			return false, lacks
-		}
-		err = p.change(ctx, next)
-	} else {
+	if lacks != nil && len(next.Holds) == 0 {
+		return did, lacks
+	}
+	switch now, held := p.Ledger.Owner(o.id); {
+	case !held:
 		err = p.take(ctx, next)
+	case same(now, next):
+		return did, lacks
+	default:
+		err = p.change(ctx, next)
 	}
 	if err == nil {
 		have[name] = knownOf(next, n.Addresses)
 	}
 	return true, errors.Join(err, lacks)
+}
+
+// closed returns a node's owner with nothing but the routes by which packets for its pods go nowhere.
+func (p *Peers) closed(id hold.ID, n Node) hold.Owner {
+	o := p.nobody(id, n)
+	for _, c := range n.CIDRs {
+		o.Holds = append(o.Holds, hold.Hold{Owner: id, Spec: &noderoute.Spec{CIDR: c, Metric: stamp.Beneath(p.Metric), Closed: true}})
+	}
+	return o
+}
+
+// closes reports whether a hold is a route by which packets go nowhere.
+func closes(h hold.Hold) bool {
+	route, ok := h.Spec.(*noderoute.Spec)
+	return ok && route.Closed
+}
+
+// shut takes a node's closed owner, or changes the owner that the node has into it, in a step of its own: what leads to the node can
+// fail afterwards, and what the engine then goes back to sends nothing in clear. Encrypted ways that the node has stay.
+func (p *Peers) shut(ctx context.Context, closed hold.Owner, have owners) (did bool, err error) {
+	name := closed.Names[0].Name
+	now, held := p.Ledger.Owner(closed.ID)
+	if held && have[name].key != "" {
+		closed.Needs = now.Needs
+		for _, h := range now.Holds {
+			if !closes(h) {
+				closed.Holds = append(closed.Holds, h)
+			}
+		}
+	}
+	for _, h := range now.Holds {
+		if closes(h) && !slices.ContainsFunc(closed.Holds, func(c hold.Hold) bool { return c.Spec.String() == h.Spec.String() }) {
+			closed.Holds = append(closed.Holds, h) // part takes it, or nobody
+		}
+	}
+	for _, n := range now.Names {
+		if !slices.Contains(closed.Names, n) {
+			closed.Names = append(closed.Names, n)
+		}
+	}
+	switch {
+	case !held:
+		err = p.take(ctx, closed)
+	case has(now, closed) && !have[name].clear:
+		return false, nil
+	default:
+		err = p.change(ctx, closed)
+	}
+	if err == nil {
+		var r record
+		_ = json.Unmarshal(closed.Meta, &r) // which closed has encoded
+		have[name] = knownOf(closed, r.Addresses)
+	}
+	return true, err
+}
+
+// has reports whether an owner has all names and holds of another one.
+func has(o, of hold.Owner) bool {
+	return !slices.ContainsFunc(of.Names, func(n hold.Name) bool { return !slices.Contains(o.Names, n) }) &&
+		!slices.ContainsFunc(of.Holds, func(h hold.Hold) bool {
+			return !slices.ContainsFunc(o.Holds, func(own hold.Hold) bool { return own.Spec.String() == h.Spec.String() })
+		})
 }
 
 // take takes an owner. First it waits until former owners of its names are released.
@@ -188,30 +279,34 @@ func (p *Peers) take(ctx context.Context, o hold.Owner) error {
 }
 
 // owner returns a node's owner, with the holds that lead to the node's pods: through the tunnel t if tunnels is set. If there is an
-// error, the owner has no holds or, where nothing may go in clear, only those by which nothing goes there at all.
+// error, the owner has no holds.
 func (p *Peers) owner(id hold.ID, n Node, t tunnel, tunnels bool, have owners) (o hold.Owner, err error) {
-	o = hold.Owner{ID: id, Meta: record{Sort: nodeSort, Node: n.Name, Addresses: n.Addresses}.encode(), Names: []hold.Name{Name(n.Name)}}
-	var closed, specs []hold.Spec
-	for _, c := range n.CIDRs {
-		o.Names = append(o.Names, cidrName(c))
-		if p.Routing == config.RoutingWireGuard || t.former {
-			closed = append(closed, &noderoute.Spec{CIDR: c, Metric: stamp.Beneath(p.Metric), Closed: true})
-		}
-	}
+	o = p.nobody(id, n)
+	var specs []hold.Spec
 	if tunnels {
 		specs, err = p.through(n, t, have)
 	} else {
 		specs, err = p.natively(n)
 	}
 	if err != nil {
-		specs = nil
-	} else if tunnels {
+		return o, err
+	}
+	if tunnels {
 		o.Needs = []hold.ID{t.id}
 	}
-	for _, s := range append(closed, specs...) {
+	for _, s := range specs {
 		o.Holds = append(o.Holds, hold.Hold{Owner: id, Spec: s})
 	}
-	return o, err
+	return o, nil
+}
+
+// nobody returns a node's owner without holds.
+func (p *Peers) nobody(id hold.ID, n Node) hold.Owner {
+	o := hold.Owner{ID: id, Meta: record{Sort: nodeSort, Node: n.Name, Addresses: n.Addresses}.encode(), Names: []hold.Name{Name(n.Name)}}
+	for _, c := range n.CIDRs {
+		o.Names = append(o.Names, cidrName(c))
+	}
+	return o
 }
 
 // natively returns the routes to a node's pods by the node's addresses.
@@ -248,23 +343,44 @@ func same(a, b hold.Owner) bool {
 		for i, h := range o.Holds {
 			specs[i] = h.Spec.String()
 		}
+		slices.Sort(specs) // a change appends what the owner gains
 		return fmt.Sprint(o.Names, o.Needs, specs, string(o.Meta))
 	}
 	return text(a) == text(b)
 }
 
-// free returns an error if a pool of this node, or another node, has addresses of n's CIDRs.
-func (p *Peers) free(n Node, have owners) error {
+// free returns those of n's CIDRs that nobody else has, and an error about the others.
+func (p *Peers) free(n Node, have owners) (free []netip.Prefix, err error) {
 	for _, c := range n.CIDRs {
-		for _, own := range p.Own() {
-			if own.Overlaps(c) {
-				return fmt.Errorf("the CIDR %s of its pods overlaps this node's %s", c, own)
-			}
+		if taken := p.taken(n, c, have); taken != nil {
+			err = errors.Join(err, taken)
+		} else {
+			free = append(free, c)
 		}
-		for name, o := range have {
-			if name != n.Name && slices.ContainsFunc(o.cidrs, c.Overlaps) {
-				return fmt.Errorf("the CIDR %s of its pods overlaps those of node %s: %v", c, name, o.cidrs)
-			}
+	}
+	return free, err
+}
+
+// taken returns an error if a CIDR of n's pods has addresses of this node, of n itself, or of others' pods. Third nodes' addresses do
+// not count: any node could take the way to another one's pods, by calling itself an address of them.
+func (p *Peers) taken(n Node, c netip.Prefix, have owners) error {
+	for _, own := range p.Own() {
+		if own.Overlaps(c) {
+			return fmt.Errorf("the CIDR %s of its pods overlaps this node's %s", c, own)
+		}
+	}
+	p.mu.Lock()
+	self := p.self
+	p.mu.Unlock()
+	if i := slices.IndexFunc(self.Addresses, c.Contains); i >= 0 {
+		return fmt.Errorf("the CIDR %s of its pods has this node's address %s", c, self.Addresses[i])
+	}
+	if i := slices.IndexFunc(n.Addresses, c.Contains); i >= 0 {
+		return fmt.Errorf("the CIDR %s of its pods has the node's own address %s", c, n.Addresses[i])
+	}
+	for name, o := range have {
+		if name != n.Name && slices.ContainsFunc(o.cidrs, c.Overlaps) {
+			return fmt.Errorf("the CIDR %s of its pods overlaps those of node %s: %v", c, name, o.cidrs)
 		}
 	}
 	return nil

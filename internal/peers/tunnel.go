@@ -97,11 +97,11 @@ func (p *Peers) device() (hold.Spec, error) {
 			Instance: p.Instance, VNI: uint32(p.VXLAN.VNI), Port: uint16(p.VXLAN.Port), Local: local, MTU: p.MTU() - overhead(local), Addresses: own,
 		}, nil
 	}
-	mine, err := p.mine()
+	secret, err := p.Secret()
 	if err != nil {
 		return nil, err
 	}
-	return &wireguard.Device{Instance: p.Instance, PublicKey: mine.PublicKey, Port: mine.Port, MTU: p.MTU() - sealing(local), Addresses: own}, nil
+	return &wireguard.Device{Instance: p.Instance, PublicKey: secret.Public(), Port: uint16(p.WireGuard.Port), MTU: p.MTU() - sealing(local), Addresses: own}, nil
 }
 
 // local returns the address to which the node's tunnel belongs: the first IPv4 address of the node or, if it has none, its first
@@ -253,11 +253,18 @@ func gatewayIn(p *vxlan.Peer, c netip.Prefix) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("the tunnel to a node without an IPv4 address leads to no IPv4 pods, such as those of %s", c)
 }
 
+// anywhere are all addresses.
+var anywhere = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
+
 // Tunnel returns the UDP port to which other nodes send through the tunnel, and the addresses of these nodes, as the ledger has
-// them; 0: there is no tunnel, or none that believes in addresses: WireGuard's device knows other nodes by their keys.
+// them: WireGuard's device knows other nodes by their keys, and they may be anywhere. 0: there is no tunnel.
 func (p *Peers) Tunnel() (port uint16, from []netip.Prefix) {
-	d, ok := p.heldTunnel().device.(*vxlan.Device)
-	if !ok {
+	switch d := p.heldTunnel().device.(type) {
+	case *wireguard.Device:
+		return d.Port, anywhere
+	case *vxlan.Device:
+		port = d.Port
+	default:
 		return 0, nil
 	}
 	for _, k := range p.owners() {
@@ -266,7 +273,7 @@ func (p *Peers) Tunnel() (port uint16, from []netip.Prefix) {
 		}
 	}
 	slices.SortFunc(from, netip.Prefix.Compare)
-	return d.Port, from
+	return port, from
 }
 
 // Overhead returns how many bytes of each packet between nodes the tunnel takes; 0: there is none.

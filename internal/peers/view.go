@@ -7,7 +7,9 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kinds/noderoute"
 	"github.com/berth-net/berth/internal/kinds/wireguard"
 	"github.com/berth-net/berth/internal/ledger"
 )
@@ -22,6 +24,7 @@ type known struct {
 	addresses []netip.Addr
 	tunnels   bool   // packets to its pods go through the tunnel
 	key       string // of its WireGuard peer; "": it has none
+	clear     bool   // packets to its pods go in clear: natively, or through VXLAN
 }
 
 // view has the ledger's nodes, so that news of one node do not cost a walk of the ledger. Follow keeps it in step.
@@ -92,10 +95,14 @@ func (p *Peers) owners() owners {
 func knownOf(o hold.Owner, addresses []netip.Addr) known {
 	k := known{id: o.ID, addresses: addresses, tunnels: len(o.Needs) > 0}
 	for _, h := range o.Holds {
-		if peer, ok := h.Spec.(*wireguard.Peer); ok {
-			k.key = peer.PublicKey
+		switch s := h.Spec.(type) {
+		case *wireguard.Peer:
+			k.key = s.PublicKey
+		case *noderoute.Spec:
+			k.clear = k.clear || !s.Closed
 		}
 	}
+	k.clear = k.clear && k.key == ""
 	for _, name := range o.NamesIn("cidr") {
 		if c, err := netip.ParsePrefix(name); err == nil {
 			k.cidrs = append(k.cidrs, c)
@@ -104,8 +111,10 @@ func knownOf(o hold.Owner, addresses []netip.Addr) known {
 	return k
 }
 
-// Reached returns the CIDRs of other nodes' pods and these nodes' addresses, as the ledger has them: traffic from
-// pods to these keeps the pods' addresses. The caller must not change the slice.
+// Reached returns to where traffic from pods keeps the pods' addresses: the CIDRs of other nodes' pods and, unless the routing is
+// WireGuard, these nodes' addresses, as the ledger has them. With WireGuard, packets for nodes' own addresses go beside the tunnel, and
+// the answers to a pod's address would come through it: the pod's node would not take an address that is no pod's of the other
+// node. So these packets leave with this node's address. The caller must not change the slice.
 func (p *Peers) Reached() []netip.Prefix {
 	v := &p.view
 	v.mu.Lock()
@@ -113,6 +122,9 @@ func (p *Peers) Reached() []netip.Prefix {
 	if v.reached == nil {
 		for _, k := range v.nodes {
 			v.reached = append(v.reached, k.cidrs...)
+			if p.Routing == config.RoutingWireGuard {
+				continue
+			}
 			for _, a := range k.addresses {
 				v.reached = append(v.reached, netip.PrefixFrom(a, a.BitLen()))
 			}

@@ -18,13 +18,16 @@ var errKeyless = errors.New("the node has told no WireGuard key yet (annotation 
 // Secret returns this node's private key, which the first call ever makes.
 func (p *Peers) Secret() (door.Secret, error) { return door.LoadSecret(p.Root.WireGuardKey()) }
 
-// mine returns how other nodes' devices reach this node's; zero: it has none.
-func (p *Peers) mine() (mine WireGuard, err error) {
-	if p.Routing != config.RoutingWireGuard {
-		return mine, nil
+// RemoveSecret removes this node's private key. The next one makes the node another one for other nodes' agents.
+func (p *Peers) RemoveSecret() error { return door.RemoveSecret(p.Root.WireGuardKey()) }
+
+// mine returns how other nodes' devices reach the device that this node has; zero: it has none. The key is the device's, whatever has
+// become of its file since.
+func (p *Peers) mine() (mine WireGuard) {
+	if d, ok := p.heldTunnel().device.(*wireguard.Device); ok && p.Routing == config.RoutingWireGuard {
+		return WireGuard{PublicKey: d.PublicKey, Port: d.Port}
 	}
-	secret, err := p.Secret()
-	return WireGuard{PublicKey: secret.Public(), Port: uint16(p.WireGuard.Port)}, err
+	return WireGuard{}
 }
 
 // sealing returns how many bytes of each packet WireGuard takes between nodes with addresses of that family.
@@ -42,11 +45,7 @@ func (p *Peers) sealed(n Node, have owners) (*wireguard.Peer, error) {
 	if key == "" {
 		return nil, errKeyless
 	}
-	mine, err := p.mine()
-	if err != nil {
-		return nil, err
-	}
-	if key == mine.PublicKey {
+	if key == p.mine().PublicKey {
 		return nil, fmt.Errorf("the node has this node's own WireGuard key: remove %s on the one whose disk is a copy, and restart its agent", p.Root.WireGuardKey())
 	}
 	for name, o := range have {
@@ -69,19 +68,17 @@ func (p *Peers) sealed(n Node, have owners) (*wireguard.Peer, error) {
 
 // tell tells the cluster how this node's device is reached, once the device is there, and that it is not reached any more.
 func (p *Peers) tell(ctx context.Context) {
-	mine, err := p.mine()
-	_, has := p.heldTunnel().device.(*wireguard.Device)
+	mine := p.mine()
 	p.mu.Lock()
 	known, told, was := p.self.Name != "", p.told, p.untold
 	p.mu.Unlock()
-	if p.Tell == nil || !known || told == mine && was == nil || mine != (WireGuard{}) && !has {
+	awaited := mine == WireGuard{} && p.Routing == config.RoutingWireGuard // the device is not there yet
+	if p.Tell == nil || !known || told == mine && was == nil || awaited {
 		return
 	}
-	if err == nil {
-		ctx, cancel := context.WithTimeout(ctx, holding)
-		err = p.Tell(ctx, mine)
-		cancel()
-	}
+	ctx, cancel := context.WithTimeout(ctx, holding)
+	err := p.Tell(ctx, mine)
+	cancel()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.untold = err; err == nil {

@@ -66,7 +66,8 @@ type Ruleset struct {
 	Ports     []Port
 
 	// TunnelPort is the UDP port to which other nodes send what their pods send through a tunnel to this node's pods; 0: there
-	// is no tunnel. The node receives there only what comes from Tunnels.
+	// is no tunnel. The node receives there only what comes from Tunnels. Masquerade gives no pod's flow by UDP that port: answers
+	// to the flow would be another node's packets for the tunnel. The flows get the larger part of the range beside it.
 	TunnelPort uint16
 	Tunnels    []netip.Prefix
 
@@ -201,9 +202,10 @@ func (r Ruleset) table(lacks Parts) table {
 	if r.Masquerade {
 		out := chain{name: "nat_out", typ: "nat", hook: hookPostrouting, priority: prioritySrcnat}
 		first, last := cmp.Or(r.FirstPort, 1024), cmp.Or(r.LastPort, 65535)
+		firstUDP, lastUDP := beside(first, last, r.TunnelPort)
 		for _, f := range []family{ipv4, ipv6} {
 			out.rules = append(out.rules,
-				masqueradePorts(f, "tcp", unix.IPPROTO_TCP, first, last), masqueradePorts(f, "udp", unix.IPPROTO_UDP, first, last),
+				masqueradePorts(f, "tcp", unix.IPPROTO_TCP, first, last), masqueradePorts(f, "udp", unix.IPPROTO_UDP, firstUDP, lastUDP),
 				masqueradePorts(f, "sctp", unix.IPPROTO_SCTP, first, last), masquerade(f))
 		}
 		t.chains = append(t.chains, out)

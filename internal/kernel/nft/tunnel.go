@@ -39,3 +39,14 @@ func (f family) dropTunnelled(port uint16) rule {
 			&expr.Verdict{Kind: expr.VerdictDrop}),
 	}
 }
+
+// beside returns the larger part of a range of ports that is left without a port.
+func beside(first, last, port uint16) (uint16, uint16) {
+	switch {
+	case port < first || port > last:
+		return first, last
+	case port-first > last-port:
+		return first, port - 1
+	}
+	return port + 1, last
+}

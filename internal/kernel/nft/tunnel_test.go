@@ -1,8 +1,10 @@
 package nft
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/berth-net/berth/internal/nettest"
@@ -29,6 +31,53 @@ func TestTunnel(t *testing.T) {
 	for key, from := range w.log.seen {
 		if from != netip.MustParseAddr("192.0.2.11") && from != netip.MustParseAddr("2001:db8::11") {
 			t.Errorf("the node heard %s, from %s", key, from)
+		}
+	}
+}
+
+// A tunnel that knows other nodes by their keys has its port open to all.
+func TestOpenTunnel(t *testing.T) {
+	w, a, _, beyond := newNode(t)
+	w.address(beyond, "192.0.2.77", "2001:db8::77")
+	r := sample()
+	r.TunnelPort, r.Tunnels = port, prefixes("0.0.0.0/0", "::/0")
+	tables := Open(w.node.at)
+	must(t, tables.Replace(r))
+	_, err := tables.Verify(r)
+	must(t, err)
+	w.group(a, r.Live)
+	for family := range 2 {
+		key := w.send(beyond, w.node, family, "tunnelled")
+		nettest.Eventually(t, key, func() bool { _, ok := w.source(key); return ok })
+	}
+}
+
+// No pod's flow by UDP gets the tunnel's port: the other end could take another node's packets from the tunnel.
+func TestMasqueradeBesideTheTunnel(t *testing.T) {
+	for _, tt := range []struct {
+		first, last, port uint16
+		udp               string
+	}{
+		{0, 0, 51820, "1024-51819"},
+		{0, 0, 4789, "4790-65535"},
+		{20000, 51819, 51820, "20000-51819"},
+		{51820, 60000, 51820, "51821-60000"},
+		{40000, 51820, 51820, "40000-51819"},
+		{0, 0, 0, "1024-65535"},
+	} {
+		r := sample()
+		r.FirstPort, r.LastPort, r.TunnelPort = tt.first, tt.last, tt.port
+		all := fmt.Sprintf("%d-%d", cmp.Or(tt.first, 1024), cmp.Or(tt.last, 65535))
+		for protocol, want := range map[string]string{"tcp": all, "sctp": all, "udp": tt.udp} {
+			found := 0
+			for line := range strings.Lines(r.String()) {
+				if strings.Contains(line, "meta l4proto "+protocol+" ") && strings.Contains(line, " masquerade to :"+want+" ") {
+					found++
+				}
+			}
+			if found != 2 {
+				t.Errorf("%+v: %d rules give flows by %s the ports %s, want 2", tt, found, protocol, want)
+			}
 		}
 	}
 }

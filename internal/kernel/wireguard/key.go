@@ -38,7 +38,7 @@ func CheckKey(text string) error {
 
 // LoadSecret reads the secret of a file. If there is no file, LoadSecret makes a secret and writes the file, for root alone and
 // durably: nobody gets to know a secret that a crash could take back. A file that is there and has no secret in it is an error,
-// and stays as it is.
+// and stays as it is. What a crash has left beside the file of a secret half made goes.
 func LoadSecret(path string) (Secret, error) {
 	raw, err := root.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -51,7 +51,39 @@ func LoadSecret(path string) (Secret, error) {
 	if err != nil || key == (wgtypes.Key{}) { // the error would show the text
 		return Secret{}, fmt.Errorf("%s has no private key in it: remove the file, and the agent makes another key", path)
 	}
+	_ = removeHalfMade(path) // the secret is none the worse for it
 	return Secret(key), nil
+}
+
+// RemoveSecret removes the file of a secret, and what a crash has left beside it.
+func RemoveSecret(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("removing the private key of this node: %w", err)
+	}
+	return removeHalfMade(path)
+}
+
+// halfMade is what the name of a file begins with that is to become the file of a secret.
+func halfMade(path string) string { return filepath.Base(path) + ".new-" }
+
+func removeHalfMade(path string) error {
+	dir := filepath.Dir(path)
+	files, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, f := range files {
+		if !strings.HasPrefix(f.Name(), halfMade(path)) {
+			continue
+		}
+		if failed := os.Remove(filepath.Join(dir, f.Name())); !errors.Is(failed, fs.ErrNotExist) {
+			err = errors.Join(err, failed)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("removing a private key that was half made: %w", err)
+	}
+	return nil
 }
 
 // makeSecret makes a secret, and returns the one that the file has in the end: another process may be faster.
@@ -60,7 +92,7 @@ func makeSecret(path string) (s Secret, err error) {
 	if err != nil {
 		return s, fmt.Errorf("making a private key: %w", err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new-*") // with mode 0600
+	f, err := os.CreateTemp(filepath.Dir(path), halfMade(path)+"*") // with mode 0600
 	if err != nil {
 		return s, fmt.Errorf("writing the private key of this node: %w", err)
 	}
@@ -70,7 +102,7 @@ func makeSecret(path string) (s Secret, err error) {
 	if err == nil {
 		err = os.Link(f.Name(), path)
 	}
-	if errors.Is(err, fs.ErrExist) {
+	if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) { // the other process has also removed what is half made
 		return LoadSecret(path)
 	}
 	if err == nil {

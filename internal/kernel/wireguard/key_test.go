@@ -53,6 +53,50 @@ func TestLoadSecret(t *testing.T) {
 	}
 }
 
+// What a crash has left half made goes with the next look at the secret, and with the secret. Other files stay.
+func TestRemoveSecret(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "wireguard.key")
+	has := func(want string) {
+		t.Helper()
+		files, err := os.ReadDir(dir)
+		var names []string
+		for _, f := range files {
+			names = append(names, f.Name())
+		}
+		if have := strings.Join(names, " "); err != nil || have != want {
+			t.Errorf("in the folder are %q, want %q: %v", have, want, err)
+		}
+	}
+	leave := func() {
+		for _, name := range []string{"wireguard.key.new-1", "wireguard.key.new-22", "wireguard.keys"} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte("half"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for range 2 {
+		if _, err := LoadSecret(path); err != nil {
+			t.Fatal(err)
+		}
+		leave()
+	}
+	if _, err := LoadSecret(path); err != nil {
+		t.Fatal(err)
+	}
+	has("wireguard.key wireguard.keys")
+	leave()
+	for range 2 {
+		if err := RemoveSecret(path); err != nil {
+			t.Error(err)
+		}
+		has("wireguard.keys")
+	}
+	if err := RemoveSecret(filepath.Join(dir, "away", "key")); err != nil {
+		t.Error(err)
+	}
+}
+
 // A file without a secret stays as it is, and no error shows what it has.
 func TestLoadSecretRefuses(t *testing.T) {
 	for _, text := range []string{"", "hush", strings.Repeat("A", 43) + "=", "AAAA\n", strings.Repeat("x", 5000)} {
