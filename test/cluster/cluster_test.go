@@ -62,6 +62,12 @@ func startBare(t *testing.T, nodes int, far ...int) *cluster {
 		c.nodes = append(c.nodes, startNode(t, c.control, i+1, slices.Contains(far, i+1), image))
 		done(names[i] + "'s programs run")
 	}
+	t.Cleanup(func() { // before the programs end
+		if t.Failed() {
+			said, err := c.kubectl("get", "nodes,pods,events", "--all-namespaces", "--output=wide", "--sort-by=.metadata.creationTimestamp")
+			t.Logf("what there is: %v\n%s", err, said)
+		}
+	})
 	return c
 }
 
