@@ -64,7 +64,7 @@ func startBare(t *testing.T, nodes int, far ...int) *cluster {
 	}
 	t.Cleanup(func() { // before the programs end
 		if t.Failed() {
-			said, err := c.kubectl("get", "nodes,pods,events", "--all-namespaces", "--output=wide", "--sort-by=.metadata.creationTimestamp")
+			said, err := c.kubectl("get", "nodes,pods,events", "--all-namespaces", "--output=wide")
 			t.Logf("what there is: %v\n%s", err, said)
 		}
 	})
