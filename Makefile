@@ -21,7 +21,7 @@ ldflags := -s -w -X $(module)/internal/version.Text=$(VERSION)
 # Modules of their own, so that what they need is not what Berth needs.
 modules := $(patsubst %/go.mod,%,$(shell find build test -name go.mod))
 
-.PHONY: build generate demo test test-cluster test-e2e cluster fresh plain model crash deps peers packages before bench manifests conform lint vuln fuzz deb rpm image release reproducible clean help
+.PHONY: build generate demo test test-cluster test-e2e figures cluster fresh plain model crash deps peers packages before bench manifests conform lint vuln fuzz deb rpm image release reproducible clean help
 
 # Static, and not position-independent. A PIE needs ld.so (-buildmode=pie), which
 # nodes with musl or with nothing but a kernel lack, or a C toolchain to be static
@@ -54,6 +54,9 @@ test-cluster: deps cluster ## Berth in a Kubernetes cluster of three nodes, on t
 test-e2e: deps cluster ## Kubernetes' own conformance tests of networks, in such a cluster: 3 minutes, besides the build
 	GO=$(GO) test/cluster/build e2e
 	$(GO) test $(GOTESTFLAGS) -tags e2e -run 'TestUpstream$$' -count 1 -v -timeout 60m ./test/cluster
+
+figures: deps peers cluster ## the network's share of pods' starts and ends in such a cluster, beside bridge
+	$(GO) test $(GOTESTFLAGS) -tags figures -run 'TestFigures$$' -count 1 -v -timeout 30m ./test/cluster
 
 # The second part finds what the first one has downloaded and compiled.
 fresh: ## what CI runs: the README's commands on a minimal Debian as a plain user, then all checks as root
@@ -113,13 +116,13 @@ lint: ## gofmt, go vet, staticcheck, go.mod and its reasons, how much a room imp
 	@bad=$$(find . -name '*.go' -not -path './bin/*' -exec gofmt -l {} +); \
 		test -z "$$bad" || { echo "gofmt would change:"; echo "$$bad"; exit 1; }
 	$(GO) vet ./...
-	$(GO) vet -tags e2e ./test/cluster
+	$(GO) vet -tags e2e,figures ./test/cluster
 	@set -e; for m in $(modules); do \
 		test -z "$$(find $$m -name '*.go')" || { echo "$(GO) -C $$m vet ./..."; $(GO) -C $$m vet ./...; }; \
 	done
 	$(GO) -C test/tools build -o $(CURDIR)/bin/tools/ honnef.co/go/tools/cmd/staticcheck
 	bin/tools/staticcheck ./...
-	bin/tools/staticcheck -tags e2e ./test/cluster
+	bin/tools/staticcheck -tags e2e,figures ./test/cluster
 	@$(MAKE) -s generate && git diff --exit-code api/v1alpha1 deploy/kubernetes/crds || \
 		{ echo "generated files differ from a fresh generation: commit what make generate made"; exit 1; }
 	$(GO) mod tidy -diff

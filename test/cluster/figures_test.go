@@ -1,0 +1,160 @@
+//go:build figures
+
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
+)
+
+// peerConflist is the network of a node without Berth. 10.250.0.0/16 is nobody else's.
+const peerConflist = `{"cniVersion": "1.0.0", "name": "peer", "plugins": [{"type": "bridge", "bridge": "cni0", "isGateway": true,
+  "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.250.0.0/16"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}`
+
+// timed is a plugin that runs the one of its name in /opt/cni/timed, and notes how long that takes, in ns.
+const timed = `#!/bin/sh
+began=$(date +%s%N)
+/opt/cni/timed/${0##*/}
+code=$?
+ended=$(date +%s%N)
+[ "$CNI_COMMAND" = VERSION ] || echo "$CNI_COMMAND $((ended - began))" >> /var/log/cni-times
+exit $code
+`
+
+// packed is the manifest of pods that are all on one node.
+func packed(name, node string, replicas int) string {
+	return fmt.Sprintf(`apiVersion: apps/v1
+kind: Deployment
+metadata: {name: %[1]s}
+spec:
+  replicas: %[3]d
+  selector: {matchLabels: {app: %[1]s}}
+  template:
+    metadata: {labels: {app: %[1]s}}
+    spec:
+      automountServiceAccountToken: false
+      enableServiceLinks: false
+      nodeSelector: {kubernetes.io/hostname: %[2]s}
+      containers:
+      - {name: pod, image: "%[4]s", imagePullPolicy: Never, command: [/pod, serve], env: [{name: POD, value: %[1]s}]}
+`, name, node, replicas, imageName)
+}
+
+// TestFigures measures a burst of 30 pods on one node, and the deletion of 100: on a node of Berth, and on one of bridge and host-local,
+// by turns, in one cluster. It prints what a runtime waits for ADD and DEL, and what people wait for.
+//
+//	go test -tags figures ./test/cluster -run TestFigures -v
+func TestFigures(t *testing.T) {
+	c := startBare(t, 2)
+	berth, peer := c.nodes[0], c.nodes[1]
+	berth.startBerth(c.control)
+	berth.timePlugins("berth-cni")
+	peers := programs.Peers(t)
+	for _, name := range []string{"bridge", "host-local", "loopback"} {
+		peer.mustRun(found(t, "busybox"), "cp", filepath.Join(peers, name), "/opt/cni/bin/")
+	}
+	peer.timePlugins("bridge")
+	peer.write("etc/cni/net.d/10-peer.conflist", peerConflist)
+	for _, n := range c.nodes {
+		c.waitReady(n)
+	}
+	nettest.Eventually(t, "the default service account", func() bool {
+		_, err := c.kubectl("get", "serviceaccount", "default")
+		return err == nil
+	})
+	for round := range 3 {
+		for i := range c.nodes {
+			n := c.nodes[(round+i)%2]
+			name := map[*node]string{berth: "berth", peer: "bridge"}[n]
+			c.burst(n, name, round)
+		}
+	}
+}
+
+// timePlugins has a node's plugin timed.
+func (n *node) timePlugins(name string) {
+	n.t.Helper()
+	busybox := found(n.t, "busybox")
+	n.mustRun(busybox, "mkdir", "/opt/cni/timed")
+	n.mustRun(busybox, "mv", "/opt/cni/bin/"+name, "/opt/cni/timed/"+name)
+	n.write("opt/cni/bin/"+name, timed)
+	n.mustRun(busybox, "chmod", "755", "/opt/cni/bin/"+name)
+}
+
+// burst makes 30 pods on a node, makes them 100, and deletes them.
+func (c *cluster) burst(n *node, name string, round int) {
+	t := c.t
+	t.Helper()
+	links, err := netlink.NewHandleAt(netns.NsHandle(n.net.Fd()), unix.NETLINK_ROUTE)
+	must(t, err)
+	defer links.Close()
+	veths := func() (count int) {
+		all, err := links.LinkList()
+		for errors.Is(err, netlink.ErrDumpInterrupted) { // links came or went meanwhile
+			all, err = links.LinkList()
+		}
+		must(t, err)
+		for _, l := range all {
+			if l.Type() == "veth" {
+				count++
+			}
+		}
+		return count
+	}
+	before := veths()
+	n.write("var/log/cni-times", "")
+	app := fmt.Sprintf("%s-%d", name, round)
+	began := time.Now()
+	c.apply(packed(app, n.name, 30))
+	c.settle("on "+n.name, app, 30)
+	ready := time.Since(began)
+	adds := n.times("ADD")
+	c.mustKubectl("scale", "deployment/"+app, "--replicas=100")
+	c.settle("on "+n.name, app, 100)
+	if count := veths(); count != before+100 {
+		t.Fatalf("%d links, and %d before", count, before)
+	}
+	began = time.Now()
+	c.mustKubectl("delete", "deployment/"+app, "--wait=false")
+	nettest.Eventually(t, "the last link to be gone", func() bool { return veths() <= before })
+	gone := time.Since(began)
+	dels := n.times("DEL")
+	nettest.Eventually(t, "the pods to be gone", func() bool { return len(c.pods(app)) == 0 })
+	fmt.Printf("%-7s round %d: 30 pods ready %s, ADD p50 %s, p99 %s; 100 pods deleted, last link gone %s, DEL p50 %s, p99 %s\n",
+		name, round, ready.Round(time.Millisecond), rank(adds, 50), rank(adds, 99), gone.Round(time.Millisecond), rank(dels, 50), rank(dels, 99))
+}
+
+// times returns how long a node's plugins took for a verb, in order.
+func (n *node) times(verb string) (all []time.Duration) {
+	n.t.Helper()
+	raw, err := os.ReadFile(filepath.Join(n.disk, "var/log/cni-times"))
+	must(n.t, err)
+	for line := range strings.Lines(string(raw)) {
+		if f := strings.Fields(line); len(f) == 2 && f[0] == verb {
+			ns, err := strconv.ParseInt(f[1], 10, 64)
+			must(n.t, err)
+			all = append(all, time.Duration(ns))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// rank returns the duration that so many percent do not exceed. sorted must not be empty.
+func rank(sorted []time.Duration, percent int) time.Duration {
+	return sorted[min(len(sorted)*percent/100, len(sorted)-1)].Round(10 * time.Microsecond)
+}
