@@ -588,7 +588,10 @@ func (r *wholeRun) hurt(b *stay, way int) {
 			l.MTU = 1400
 		case 4:
 			l.Alias = "changed"
-		case 7: // as if it were being deleted
+		case 7: // as if it were being deleted; only who makes a link deletes one that is half-made
+			if l.Group == r.node.Groups.Coming() {
+				return
+			}
 			l.Group = stamp.Groups(l.Group &^ 1023).Batch(uint32(way / 8))
 		}
 	})
