@@ -37,21 +37,7 @@ exit $code
 
 // packed is the manifest of pods that are all on one node.
 func packed(name, node string, replicas int) string {
-	return fmt.Sprintf(`apiVersion: apps/v1
-kind: Deployment
-metadata: {name: %[1]s}
-spec:
-  replicas: %[3]d
-  selector: {matchLabels: {app: %[1]s}}
-  template:
-    metadata: {labels: {app: %[1]s}}
-    spec:
-      automountServiceAccountToken: false
-      enableServiceLinks: false
-      nodeSelector: {kubernetes.io/hostname: %[2]s}
-      containers:
-      - {name: pod, image: "%[4]s", imagePullPolicy: Never, command: [/pod, serve], env: [{name: POD, value: %[1]s}]}
-`, name, node, replicas, imageName)
+	return strings.Replace(deployment(name, replicas, 0), "    spec:\n", "    spec:\n      nodeSelector: {kubernetes.io/hostname: "+node+"}\n", 1)
 }
 
 // TestFigures measures a burst of 30 pods on one node, and the deletion of 100: on a node of Berth, and on one of bridge and host-local,
