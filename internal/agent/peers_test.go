@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/vxlan"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/peers"
@@ -127,6 +128,48 @@ func TestWaysOutliveTheNodesAddress(t *testing.T) {
 	r.wantClean()
 }
 
+// Another node boots, with another network card: the kernel forgets the MAC of the former one. It remembers the MACs of nodes of which
+// there is other news.
+func TestOtherNodeBoots(t *testing.T) {
+	segment(t)
+	r := start(t)
+	defer r.keepPeers()()
+	conn, err := rtnl.Open(nil)
+	must(t, err)
+	defer conn.Close()
+	remembered := func(n peers.Node) (known int) {
+		link, err := r.node.Conn.Link("seg0")
+		must(t, err)
+		for _, a := range n.Addresses {
+			var state string
+			if conn.Do(rtnl.NeighbourState(a, link.Index, &state)) == nil {
+				known++
+			}
+		}
+		return known
+	}
+	booted := func(name, n, c, boot string) peers.Node {
+		o := other(name, n, c)
+		o.Boot = boot
+		return o
+	}
+	a, b := booted("a", "11", "1", "x"), booted("b", "12", "2", "x")
+	r.cluster.Peers.All([]peers.Node{a, b})
+	r.wantWays("1 via 11", "2 via 12")
+	for _, addr := range slices.Concat(a.Addresses, b.Addresses) {
+		nettest.Run(t, nil, "ip neigh replace "+addr.String()+" lladdr 02:00:00:00:00:77 dev seg0 nud reachable")
+	}
+	r.cluster.Peers.Put(booted("b", "12", "3", "x"))
+	r.wantWays("1 via 11", "3 via 12")
+	if n := remembered(b); n != 2 {
+		t.Errorf("%d of 2 addresses are remembered of a node that has not booted", n)
+	}
+	r.cluster.Peers.Put(booted("a", "11", "1", "y"))
+	nettest.Eventually(t, "the kernel to have forgotten the node's card", func() bool { return remembered(a) == 0 })
+	r.cluster.Peers.All([]peers.Node{booted("a", "11", "1", "y"), booted("b", "12", "3", "y")})
+	nettest.Eventually(t, "the kernel to have forgotten the other node's card", func() bool { return remembered(b) == 0 })
+}
+
 func metricOf(t *testing.T, cidr string) string {
 	t.Helper()
 	for line := range strings.Lines(nettest.Snapshot(t, nil).Only("route").String()) {
@@ -140,8 +183,8 @@ func metricOf(t *testing.T, cidr string) string {
 	return ""
 }
 
-// A node whose CIDR is this node's, or whose address is on no link, or of the wrong family, gets no route, and keeps no
-// other node's.
+// A node whose CIDR is this node's, or whose address is on no link, gets no route, and a node that has an address of one family alone
+// gets the route of that family. None of them keeps another node from its own.
 func TestOtherNodesThatCannotBe(t *testing.T) {
 	segment(t)
 	r := start(t, "default=10.244.7.0/24,fd00:244:7::/64")
@@ -152,12 +195,20 @@ func TestOtherNodesThatCannotBe(t *testing.T) {
 	single := other("single", "12", "9")
 	single.Addresses = single.Addresses[:1]
 	r.cluster.Peers.All([]peers.Node{other("ours", "11", "7"), noSuch, single, other("well", "13", "3")})
-	r.wantWays("3 via 13")
+	want := []string{"10.244.3.0/24 via 192.0.2.13 dev seg0", "10.244.9.0/24 via 192.0.2.12 dev seg0", "fd00:244:3::/64 via 2001:db8::13 dev seg0"}
+	nettest.Eventually(t, "the ways that there can be", func() bool { return slices.Equal(ways(t), want) })
 	for name, says := range map[string]string{"ours": "this node's", "away": "unreachable", "single": "no address of the family"} {
 		if err := r.cluster.Peers.Failed()[name]; err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v, want %q", name, err, says)
 		}
 	}
+	r.cluster.Peers.Put(other("single", "12", "9")) // it has the other family now
+	r.wantWays("3 via 13", "9 via 12")
+	if err := r.cluster.Peers.Failed()["single"]; err != nil {
+		t.Errorf("a node that has both ways: %v", err)
+	}
+	r.cluster.Peers.Put(single)
+	nettest.Eventually(t, "the way of the family that the node has no address of any more to go", func() bool { return slices.Equal(ways(t), want) })
 }
 
 // ways returns the node's routes to other nodes' pods, without their metrics.

@@ -110,7 +110,7 @@ func (a *Agent) furnish(o Options) (err error) {
 	a.ground.Hooks = ground.Hooks{
 		Exposed: a.traffic.Exposed, Rests: a.traffic.Rests, Left: a.traffic.Ports.ClearLeft, Tell: a.Tell,
 		Cluster: a.cluster.Pools(), Counted: a.cluster.Counted, Unserved: a.cluster.Unserved,
-		Reached: a.cluster.Peers.Reached, Tunnel: a.cluster.Peers.Tunnel, Overhead: a.cluster.Peers.Overhead,
+		Others: a.cluster.Peers.Others, Overhead: a.cluster.Peers.Overhead,
 	}
 	return nil
 }

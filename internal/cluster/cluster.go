@@ -52,7 +52,7 @@ type Rooms struct {
 
 // New returns the cluster of a configuration; nil: the node belongs to none.
 func New(d *daemon.Core, r Rooms, c *config.Kubernetes, version string) (*Cluster, error) {
-	o := peers.Options{Metric: r.Node.Metric, MTU: r.Ground.UplinkMTU, Hops: r.Node.Conn.Hops, Own: r.Ground.Prefixes, Changed: r.Ground.Reach}
+	o := peers.Options{Metric: r.Node.Metric, MTU: r.Ground.UplinkMTU, Hops: r.Node.Conn.Hops, Ask: r.Node.Conn.AskAnew, Own: r.Ground.Prefixes, Changed: r.Ground.Reach}
 	h := health.Options{
 		Mode: r.Kept, Pool: func() (string, error) { return r.Ground.Serves("") }, CIDRs: r.Ground.CIDRs, Equipped: r.Ground.Equipped,
 		Claim: r.Traffic.Claim, Unclaim: r.Traffic.Unclaim, Adopt: func(addrs []netip.Addr) []netip.Addr { return r.Ground.Pools.Adopt(addrs, d.Clock.Now()) },

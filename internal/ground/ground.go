@@ -67,11 +67,8 @@ type Hooks struct {
 	Exposed func()
 	// Rests is told that an address has begun to rest.
 	Rests func()
-	// Reached returns the CIDRs and addresses of the cluster's other nodes, to which pods' traffic keeps the pods'
-	// addresses.
-	Reached func() []netip.Prefix
-	// Tunnel returns the UDP port of the tunnel to other nodes, and from where these send there; 0: there is no tunnel.
-	Tunnel func() (port uint16, from []netip.Prefix)
+	// Others returns what the table has to say of the cluster's other nodes.
+	Others func() nft.Others
 	// Overhead returns how many bytes of each packet to other nodes' pods the tunnel takes.
 	Overhead func() int
 	// Left removes host ports that lost agents' tables map to addresses of the pools (ports.ClearLeft).
@@ -96,7 +93,7 @@ func New(d *daemon.Core, n *node.Node, c *config.Config) (*Ground, error) {
 		Hooks: Hooks{ // for a ground without an agent
 			Exposed: func() {}, Counted: func() {}, Rests: func() {}, Left: func() error { return nil }, Tell: func(string, hold.Owner, string, error) {},
 			Unserved: func(*api.Pod, string, error) {},
-			Reached:  func() []netip.Prefix { return nil }, Tunnel: func() (uint16, []netip.Prefix) { return 0, nil }, Overhead: func() int { return 0 },
+			Others:   func() nft.Others { return nft.Others{} }, Overhead: func() int { return 0 },
 		},
 	}
 	g.config.Store(c)

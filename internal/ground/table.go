@@ -62,7 +62,7 @@ func (g *Ground) Ruleset() nft.Ruleset {
 	c := g.config.Load()
 	pools := g.Prefixes()
 	low, high := g.node.Groups.Dying()
-	tunnel, tunnels := g.Hooks.Tunnel()
+	others := g.Hooks.Others()
 	return nft.Ruleset{
 		Instance:    g.Instance,
 		CutLow:      low,
@@ -73,11 +73,11 @@ func (g *Ground) Ruleset() nft.Ruleset {
 		HostPorts:   true,
 		Masquerade:  c.Masquerade.Enabled,
 		Pools:       pools,
-		Excluded:    slices.Concat(c.Masquerade.Excluded(), g.Hooks.Reached()),
+		Excluded:    others.Reached.With(c.Masquerade.Excluded()...),
 		FirstPort:   c.Masquerade.Ports.First,
 		LastPort:    c.Masquerade.Ports.Last,
-		TunnelPort:  tunnel,
-		Tunnels:     tunnels,
+		TunnelPort:  others.TunnelPort,
+		Tunnels:     others.Tunnels,
 	}
 }
 
@@ -88,7 +88,7 @@ func (g *Ground) MasqueradePorts() (first, last uint16, on bool) {
 	return m.Ports.First, m.Ports.Last, m.Enabled
 }
 
-// Reach brings the table up to date with what Hooks.Reached returns. It waits for its turn: keepTable would fail
+// Reach brings the table up to date with what Hooks.Others returns. It waits for its turn: keepTable would fail
 // while somebody else is in it, and Reach would make somebody else fail.
 func (g *Ground) Reach(ctx context.Context) {
 	done, err := g.turn.Take(ctx)

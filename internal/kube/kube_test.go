@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -34,6 +35,12 @@ func node(name string, texts ...string) corev1.Node {
 			n.Spec.PodCIDRs = append(n.Spec.PodCIDRs, s)
 		}
 	}
+	return n
+}
+
+// booted returns a Node whose kubelet has told of a boot.
+func booted(n corev1.Node, boot string) corev1.Node {
+	n.Status.NodeInfo.BootID = boot
 	return n
 }
 
@@ -140,6 +147,9 @@ func (o *told) String() string {
 	slices.Sort(names)
 	for _, name := range names {
 		text += fmt.Sprint(" ", name, " ", o.nodes[name].CIDRs, " ", o.nodes[name].Addresses)
+		if boot := o.nodes[name].Boot; boot != "" {
+			text += " boot " + boot
+		}
 	}
 	return text
 }
@@ -178,6 +188,23 @@ func (o *told) want(t *testing.T, text string) {
 	nettest.Eventually(t, text, func() bool { have = o.String(); return have == text })
 }
 
+// What is left of a node while a reflector collects all of them says as much of the node as all of it.
+func TestTransformer(t *testing.T) {
+	n := booted(node("a", "10.244.2.0/24", "192.0.2.2", "2001:db8::2"), "x")
+	n.Annotations = map[string]string{AnnotationWireGuardKey: "HIgo9xNzJMWLKASShiTqIybxZ0U3wGLiUeJ1PKf8ykw=", AnnotationWireGuardPort: "51820", "other": "word"}
+	left, err := new(nodeStore).Transformer()(&n)
+	must(t, err)
+	w := &Watcher{Options: Options{Log: slog.New(slog.DiscardHandler)}}
+	all, _ := w.other(&n)
+	kept, ok := w.other(left.(*corev1.Node))
+	if !ok || !reflect.DeepEqual(kept, all) || kept.Boot != "x" || kept.WireGuard.Port == 0 {
+		t.Errorf("of %+v is left %+v", all, kept)
+	}
+	if _, has := left.(*corev1.Node).Annotations["other"]; has {
+		t.Error("somebody else's annotation is kept")
+	}
+}
+
 // A Watcher tells of its own node's CIDRs and of other nodes that have CIDRs and an address, as they come, change and go,
 // also across an API server that fails, and that has changed meanwhile.
 func TestNodes(t *testing.T) {
@@ -203,6 +230,9 @@ func TestNodes(t *testing.T) {
 	o.want(t, me+" b [10.244.4.0/24] [192.0.2.5]")
 	s.Put("nodes", node("me", "10.244.9.0/24", "192.0.2.1"))
 	o.want(t, "true [10.244.9.0/24] b [10.244.4.0/24] [192.0.2.5]")
+	s.Put("nodes", booted(node("b", "10.244.4.0/24", "192.0.2.5"), "x"))
+	o.want(t, "true [10.244.9.0/24] b [10.244.4.0/24] [192.0.2.5] boot x")
+	follow(t, s).want(t, "true [10.244.9.0/24] b [10.244.4.0/24] [192.0.2.5] boot x") // of a list
 }
 
 // An API server that lags behind answers with a list from before: nodes that have come stay, and those that have gone stay away.

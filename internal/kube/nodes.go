@@ -48,7 +48,7 @@ func (w *Watcher) other(n *corev1.Node) (node peers.Node, ok bool) {
 		w.Log.Warn("the CIDRs of another node's pods are none", "node", n.Name, "err", err)
 		return node, false
 	}
-	node = peers.Node{Name: n.Name, CIDRs: cidrs, Addresses: addresses(n), Health: within(w.claimed(n), cidrs), WireGuard: w.sealed(n)}
+	node = peers.Node{Name: n.Name, CIDRs: cidrs, Addresses: addresses(n), Health: within(w.claimed(n), cidrs), WireGuard: w.sealed(n), Boot: n.Status.NodeInfo.BootID}
 	return node, len(node.CIDRs) > 0 && len(node.Addresses) > 0
 }
 
@@ -86,7 +86,9 @@ func has(addrs []netip.Addr, addr netip.Addr) bool {
 	return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return a.Is4() == addr.Is4() })
 }
 
-func (w *Watcher) place(n *corev1.Node) place { return place{addresses(n), w.claimed(n), w.sealed(n)} }
+func (w *Watcher) place(n *corev1.Node) place {
+	return place{addresses(n), w.claimed(n), w.sealed(n), n.Status.NodeInfo.BootID}
+}
 
 // nodeStore hands the nodes that a reflector reads on, and keeps none. If pods have addresses of the cluster's pools, the
 // nodes tell only where they are themselves (ways).
@@ -114,7 +116,7 @@ func (*nodeStore) Transformer() cache.TransformFunc {
 		return &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: n.Name, ResourceVersion: n.ResourceVersion, Labels: n.Labels, Annotations: own},
 			Spec:       corev1.NodeSpec{PodCIDR: n.Spec.PodCIDR, PodCIDRs: n.Spec.PodCIDRs},
-			Status:     corev1.NodeStatus{Addresses: n.Status.Addresses, Conditions: network},
+			Status:     corev1.NodeStatus{Addresses: n.Status.Addresses, Conditions: network, NodeInfo: corev1.NodeSystemInfo{BootID: n.Status.NodeInfo.BootID}},
 		}, nil
 	}
 }

@@ -54,14 +54,15 @@ type ways struct {
 	what  map[string][]netip.Prefix // nil: nobody has told of all NodeNetworks
 }
 
-// place is where a node is, where its responder says to be, and what it says of its WireGuard device. The zero place: nowhere.
+// place is where a node is, where its responder says to be, what it says of its WireGuard device, and its boot's id. The zero place: nowhere.
 type place struct {
 	addresses, responder []netip.Addr
 	key                  peers.WireGuard
+	boot                 string
 }
 
 func (p place) is(o place) bool {
-	return slices.Equal(p.addresses, o.addresses) && slices.Equal(p.responder, o.responder) && p.key == o.key
+	return slices.Equal(p.addresses, o.addresses) && slices.Equal(p.responder, o.responder) && p.key == o.key && p.boot == o.boot
 }
 
 func newWays(to Others) ways { return ways{to: to, mu: new(sync.Mutex)} }
@@ -133,7 +134,7 @@ func (w *ways) tellAll() {
 
 func (w *ways) joined(name string) peers.Node {
 	at, cidrs := w.where[name], w.what[name]
-	return peers.Node{Name: name, CIDRs: cidrs, Addresses: at.addresses, Health: within(at.responder, cidrs), WireGuard: at.key}
+	return peers.Node{Name: name, CIDRs: cidrs, Addresses: at.addresses, Health: within(at.responder, cidrs), WireGuard: at.key, Boot: at.boot}
 }
 
 // blocksOf returns the blocks of a NodeNetwork, in order. Blocks that are none are left out: their node says so.

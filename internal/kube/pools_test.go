@@ -88,6 +88,8 @@ func TestWaysOfPools(t *testing.T) {
 	o.want(t, "true [] a [10.60.3.0/26] [192.0.2.2 2001:db8::2]")
 	s.Put("nodes", node("a", "192.0.2.9"))
 	o.want(t, "true [] a [10.60.3.0/26] [192.0.2.9]")
+	s.Put("nodes", booted(node("a", "192.0.2.9"), "x"))
+	o.want(t, "true [] a [10.60.3.0/26] [192.0.2.9] boot x")
 	s.Delete("nodes", "/a")
 	o.want(t, "true []")
 }

@@ -62,6 +62,7 @@ type Conn interface {
 	Uses() ([]rtnl.Use, error)
 	Reached([]netip.Addr) []netip.Addr
 	Hops([]netip.Addr) []rtnl.Hop
+	AskAnew([]netip.Addr) error
 	Names(indices ...int) ([]string, error)
 	Close() error
 }

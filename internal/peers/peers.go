@@ -28,6 +28,7 @@ type Node struct {
 	Addresses []netip.Addr   // by which its pods are reached; the first one of a family counts
 	Health    []netip.Addr   // of its responder (package health), at most one of a family; Peers leaves them alone
 	WireGuard WireGuard      // how its WireGuard device is reached; zero: it has told of none
+	Boot      string         // the id of its boot, as its kubelet says; "": nobody has told
 }
 
 // WireGuard is how a node's WireGuard device is reached, at one of the node's addresses.
@@ -67,6 +68,8 @@ type Options struct {
 	MTU func() int
 	// Hops says where packets of the node to addresses go first (rtnl.Conn.Hops).
 	Hops func([]netip.Addr) []rtnl.Hop
+	// Ask has the kernel ask anew who has addresses (rtnl.Conn.AskAnew).
+	Ask func([]netip.Addr) error
 	// Own returns the CIDRs of this node's pods.
 	Own func() []netip.Prefix
 	// Changed is told that the ledger has other nodes, CIDRs or addresses than before (Reached).
@@ -86,6 +89,7 @@ type Peers struct {
 	dirty      map[string]bool  // the nodes for which the ledger may not be as want says
 	anew       bool             // so may be all nodes that the ledger has
 	shaken     bool             // the node may lack what the ledger has
+	moved      []netip.Addr     // of nodes that have booted, maybe with other network cards
 	failed     map[string]error // why it is not, by node
 	tunnelless error            // why the tunnel is not as it should be
 	told       WireGuard        // what the cluster knows of this node's device
@@ -116,7 +120,7 @@ func (p *Peers) Self(n Node) {
 }
 
 func (n Node) is(o Node) bool {
-	return n.Name == o.Name && slices.Equal(n.CIDRs, o.CIDRs) && slices.Equal(n.Addresses, o.Addresses) && n.WireGuard == o.WireGuard
+	return n.Name == o.Name && slices.Equal(n.CIDRs, o.CIDRs) && slices.Equal(n.Addresses, o.Addresses) && n.WireGuard == o.WireGuard && n.Boot == o.Boot
 }
 
 // All tells of all other nodes: nodes that are not among them are gone.
@@ -124,8 +128,10 @@ func (p *Peers) All(nodes []Node) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.all = true
-	clear(p.want)
+	was := p.want
+	p.want = make(map[string]Node, len(nodes))
 	for _, n := range nodes {
+		p.booted(was[n.Name], n)
 		p.want[n.Name], p.dirty[n.Name] = n, true
 	}
 	p.anew = true
@@ -137,11 +143,22 @@ func (p *Peers) All(nodes []Node) {
 func (p *Peers) Put(n Node) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if was, known := p.want[n.Name]; known && was.is(n) {
+	was, known := p.want[n.Name]
+	if known && was.is(n) {
 		return
 	}
+	p.booted(was, n)
 	p.want[n.Name], p.dirty[n.Name] = n, true
 	p.stir()
+}
+
+// booted notes a node that has booted since it was told of as was. The kernel keeps the MAC of its former network card otherwise until it
+// asks again by itself, which takes up to a minute; by IPv4, but not by IPv6, a node that boots tells all others of itself. The caller
+// holds p.mu.
+func (p *Peers) booted(was, n Node) {
+	if was.Boot != "" && n.Boot != "" && was.Boot != n.Boot {
+		p.moved = append(p.moved, n.Addresses...)
+	}
 }
 
 // Drop tells that a node is gone.

@@ -19,19 +19,19 @@ import (
 // settle does what is to be done for this node's tunnel, and for all nodes that are dirty. Nodes that are gone, and CIDRs that
 // a node has no more, go first, because others may have come to have them.
 func (p *Peers) settle(ctx context.Context) {
-	have := p.owners()
-	p.restore(ctx, have)
-	due := p.due(have)
+	p.askAnew()
+	p.restore(ctx)
+	due := p.due()
 	changed := false
 	for _, name := range due {
-		changed = p.part(ctx, name, have) || changed
+		changed = p.part(ctx, name) || changed
 	}
 	t, renewed := p.keepTunnel(ctx)
 	for _, name := range due {
 		if ctx.Err() != nil {
 			return
 		}
-		did, err := p.one(ctx, name, have, t)
+		did, err := p.one(ctx, name, t)
 		changed = changed || did
 		p.mu.Lock()
 		was := p.failed[name]
@@ -50,8 +50,22 @@ func (p *Peers) settle(ctx context.Context) {
 	}
 }
 
+// askAnew has the kernel ask who has the addresses of nodes that have booted.
+func (p *Peers) askAnew() {
+	p.mu.Lock()
+	moved := p.moved
+	p.moved = nil
+	p.mu.Unlock()
+	if len(moved) == 0 {
+		return
+	}
+	if err := p.Ask(moved); err != nil {
+		p.Log.Warn("nodes that have booted with other network cards may be out of reach for a minute", "err", err)
+	}
+}
+
 // restore puts the ways right that the node may have lost, if somebody has asked to Look.
-func (p *Peers) restore(ctx context.Context, have owners) {
+func (p *Peers) restore(ctx context.Context) {
 	p.mu.Lock()
 	shaken := p.shaken
 	p.shaken = false
@@ -62,7 +76,7 @@ func (p *Peers) restore(ctx context.Context, have owners) {
 	ctx, cancel := context.WithTimeout(ctx, holding)
 	defer cancel()
 	var ids []hold.ID
-	for _, o := range have {
+	for _, o := range p.view.list() {
 		ids = append(ids, o.id)
 	}
 	if err := p.Engine.RepairSoon(ctx, ids...); err != nil {
@@ -71,11 +85,11 @@ func (p *Peers) restore(ctx context.Context, have owners) {
 }
 
 // due returns the nodes that are dirty, those first that are gone and the others by name, and takes them for clean.
-func (p *Peers) due(have owners) (names []string) {
+func (p *Peers) due() (names []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.anew {
-		for name := range have {
+		for name := range p.view.list() {
 			p.dirty[name] = true
 		}
 	}
@@ -92,11 +106,11 @@ func (p *Peers) due(have owners) (names []string) {
 
 // part takes from a node the CIDRs that it has no more. If that fails, one tries again. did says that the ledger has
 // changed.
-func (p *Peers) part(ctx context.Context, name string, have owners) (did bool) {
+func (p *Peers) part(ctx context.Context, name string) (did bool) {
 	p.mu.Lock()
 	n, wanted := p.want[name]
 	p.mu.Unlock()
-	o, held := have[name]
+	o, held := p.view.node(name)
 	gone := func(c netip.Prefix) bool { return !slices.Contains(n.CIDRs, c) }
 	if !wanted || !held || !slices.ContainsFunc(o.cidrs, gone) {
 		return false
@@ -122,11 +136,7 @@ func (p *Peers) part(ctx context.Context, name string, have owners) (did bool) {
 	err := p.change(ctx, less)
 	if err != nil && o.key != "" { // such as without a device, which has nobody's CIDRs either
 		less.Needs, less.Holds = nil, slices.DeleteFunc(less.Holds, func(h hold.Hold) bool { return !closes(h) })
-		err = p.change(ctx, less)
-	}
-	if err == nil {
-		o.cidrs = slices.DeleteFunc(slices.Clone(o.cidrs), gone)
-		have[name] = o
+		_ = p.change(ctx, less) // if that fails, too, others wait for the CIDRs
 	}
 	return true
 }
@@ -146,44 +156,42 @@ func (p *Peers) change(ctx context.Context, next hold.Owner) error {
 // holding is how long one step for a node may take.
 const holding = 5 * time.Second
 
-// one makes the ledger and the node agree with what Peers was told of a node. have is what the ledger has; one
-// brings it up to date. did says that the ledger has changed.
-func (p *Peers) one(ctx context.Context, name string, have owners, t tunnel) (did bool, err error) {
+// one makes the ledger and the node agree with what Peers was told of a node. did says that the ledger has changed.
+func (p *Peers) one(ctx context.Context, name string, t tunnel) (did bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, holding)
 	defer cancel()
 	p.mu.Lock()
 	n, wanted := p.want[name]
 	told := wanted || p.all // else nobody has said that the node is gone
 	p.mu.Unlock()
-	o, held := have[name]
+	o, held := p.view.node(name)
 	switch {
 	case !told && held && o.clear && p.Routing == config.RoutingWireGuard: // nobody need say that nothing may go in clear
-		return p.shut(ctx, p.closed(o.id, Node{Name: name, CIDRs: o.cidrs, Addresses: o.addresses}), have)
+		return p.shut(ctx, name, p.closed(o.id, Node{Name: name, CIDRs: o.cidrs, Addresses: o.addresses}))
 	case !told || !wanted && !held:
 		return false, nil
 	case !wanted:
-		delete(have, name)
 		return true, p.Engine.Release(ctx, []hold.ID{o.id})
 	}
 	if !held {
 		o.id = hold.NewID()
 	}
 	seals := p.Routing == config.RoutingWireGuard
-	free, taken := p.free(n, have)
+	free, taken := p.free(n)
 	if taken != nil && !seals {
 		return false, taken
 	}
 	if seals && (held || len(free) > 0) {
 		rest := n
 		rest.CIDRs = free
-		if did, err = p.shut(ctx, p.closed(o.id, rest), have); err != nil {
+		if did, err = p.shut(ctx, name, p.closed(o.id, rest)); err != nil {
 			return did, errors.Join(taken, err)
 		}
 	}
 	if taken != nil {
 		return did, taken
 	}
-	next, lacks := p.owner(o.id, n, t, p.tunnels(n, o), have)
+	next, lacks := p.owner(o.id, n, t, p.tunnels(n, o))
 	if seals || t.former {
 		next.Holds = append(p.closed(o.id, n).Holds, next.Holds...)
 	}
@@ -197,9 +205,6 @@ func (p *Peers) one(ctx context.Context, name string, have owners, t tunnel) (di
 		return did, lacks
 	default:
 		err = p.change(ctx, next)
-	}
-	if err == nil {
-		have[name] = knownOf(next, n.Addresses)
 	}
 	return true, errors.Join(err, lacks)
 }
@@ -221,10 +226,10 @@ func closes(h hold.Hold) bool {
 
 // shut takes a node's closed owner, or changes the owner that the node has into it, in a step of its own: what leads to the node can
 // fail afterwards, and what the engine then goes back to sends nothing in clear. Encrypted ways that the node has stay.
-func (p *Peers) shut(ctx context.Context, closed hold.Owner, have owners) (did bool, err error) {
-	name := closed.Names[0].Name
+func (p *Peers) shut(ctx context.Context, name string, closed hold.Owner) (did bool, err error) {
+	known, _ := p.view.node(name)
 	now, held := p.Ledger.Owner(closed.ID)
-	if held && have[name].key != "" {
+	if held && known.key != "" {
 		closed.Needs = now.Needs
 		for _, h := range now.Holds {
 			if !closes(h) {
@@ -245,15 +250,10 @@ func (p *Peers) shut(ctx context.Context, closed hold.Owner, have owners) (did b
 	switch {
 	case !held:
 		err = p.take(ctx, closed)
-	case has(now, closed) && !have[name].clear:
+	case has(now, closed) && !known.clear:
 		return false, nil
 	default:
 		err = p.change(ctx, closed)
-	}
-	if err == nil {
-		var r record
-		_ = json.Unmarshal(closed.Meta, &r) // which closed has encoded
-		have[name] = knownOf(closed, r.Addresses)
 	}
 	return true, err
 }
@@ -279,25 +279,22 @@ func (p *Peers) take(ctx context.Context, o hold.Owner) error {
 }
 
 // owner returns a node's owner, with the holds that lead to the node's pods: through the tunnel t if tunnels is set. If there is an
-// error, the owner has no holds.
-func (p *Peers) owner(id hold.ID, n Node, t tunnel, tunnels bool, have owners) (o hold.Owner, err error) {
+// error, the owner has the ways that there can be nevertheless, such as those of one family.
+func (p *Peers) owner(id hold.ID, n Node, t tunnel, tunnels bool) (o hold.Owner, err error) {
 	o = p.nobody(id, n)
 	var specs []hold.Spec
 	if tunnels {
-		specs, err = p.through(n, t, have)
+		specs, err = p.through(n, t)
 	} else {
 		specs, err = p.natively(n)
 	}
-	if err != nil {
-		return o, err
-	}
-	if tunnels {
+	if tunnels && len(specs) > 0 {
 		o.Needs = []hold.ID{t.id}
 	}
 	for _, s := range specs {
 		o.Holds = append(o.Holds, hold.Hold{Owner: id, Spec: s})
 	}
-	return o, nil
+	return o, err
 }
 
 // nobody returns a node's owner without holds.
@@ -309,11 +306,14 @@ func (p *Peers) nobody(id hold.ID, n Node) hold.Owner {
 	return o
 }
 
-// natively returns the routes to a node's pods by the node's addresses.
+// natively returns the routes to a node's pods by the node's addresses, and an error about those that there cannot be.
 func (p *Peers) natively(n Node) (specs []hold.Spec, err error) {
 	for _, c := range n.CIDRs {
 		gateway, failed := n.gateway(c)
-		err = errors.Join(err, failed)
+		if failed != nil {
+			err = errors.Join(err, failed)
+			continue
+		}
 		specs = append(specs, &noderoute.Spec{CIDR: c, Via: gateway, Metric: p.Metric})
 	}
 	return specs, err
@@ -350,9 +350,9 @@ func same(a, b hold.Owner) bool {
 }
 
 // free returns those of n's CIDRs that nobody else has, and an error about the others.
-func (p *Peers) free(n Node, have owners) (free []netip.Prefix, err error) {
+func (p *Peers) free(n Node) (free []netip.Prefix, err error) {
 	for _, c := range n.CIDRs {
-		if taken := p.taken(n, c, have); taken != nil {
+		if taken := p.taken(n, c); taken != nil {
 			err = errors.Join(err, taken)
 		} else {
 			free = append(free, c)
@@ -363,7 +363,7 @@ func (p *Peers) free(n Node, have owners) (free []netip.Prefix, err error) {
 
 // taken returns an error if a CIDR of n's pods has addresses of this node, of n itself, or of others' pods. Third nodes' addresses do
 // not count: any node could take the way to another one's pods, by calling itself an address of them.
-func (p *Peers) taken(n Node, c netip.Prefix, have owners) error {
+func (p *Peers) taken(n Node, c netip.Prefix) error {
 	for _, own := range p.Own() {
 		if own.Overlaps(c) {
 			return fmt.Errorf("the CIDR %s of its pods overlaps this node's %s", c, own)
@@ -378,10 +378,8 @@ func (p *Peers) taken(n Node, c netip.Prefix, have owners) error {
 	if i := slices.IndexFunc(n.Addresses, c.Contains); i >= 0 {
 		return fmt.Errorf("the CIDR %s of its pods has the node's own address %s", c, n.Addresses[i])
 	}
-	for name, o := range have {
-		if name != n.Name && slices.ContainsFunc(o.cidrs, c.Overlaps) {
-			return fmt.Errorf("the CIDR %s of its pods overlaps those of node %s: %v", c, name, o.cidrs)
-		}
+	if other, cidrs := p.view.overlapping(c, n.Name); other != "" {
+		return fmt.Errorf("the CIDR %s of its pods overlaps those of node %s: %v", c, other, cidrs)
 	}
 	return nil
 }

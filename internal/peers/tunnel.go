@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/berth-net/berth/internal/cidrs"
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
@@ -162,7 +163,7 @@ func (p *Peers) keepTunnel(ctx context.Context) (t tunnel, renewed bool) {
 	}
 	// A device that was made anew has lost what led through it.
 	var behind []hold.ID
-	for _, k := range p.owners() {
+	for _, k := range p.view.list() {
 		if k.tunnels {
 			behind = append(behind, k.id)
 		}
@@ -189,7 +190,7 @@ func (p *Peers) leaveTunnel(ctx context.Context, t tunnel) {
 	if t.device == nil || p.tunnelled() && !t.former {
 		return
 	}
-	for _, k := range p.owners() {
+	for _, k := range p.view.list() {
 		if k.tunnels { // such as before anybody has told of all nodes
 			return
 		}
@@ -205,8 +206,8 @@ func (p *Peers) leaveTunnel(ctx context.Context, t tunnel) {
 	p.stir()
 }
 
-// through returns what leads to a node's pods through the tunnel.
-func (p *Peers) through(n Node, t tunnel, have owners) (specs []hold.Spec, err error) {
+// through returns what leads to a node's pods through the tunnel, and an error about what cannot.
+func (p *Peers) through(n Node, t tunnel) (specs []hold.Spec, err error) {
 	if t.device == nil || t.former {
 		return nil, t.err
 	}
@@ -219,7 +220,7 @@ func (p *Peers) through(n Node, t tunnel, have owners) (specs []hold.Spec, err e
 		specs = append(specs, peer)
 		gateway = func(c netip.Prefix) (netip.Addr, error) { return gatewayIn(peer, c) }
 	} else {
-		peer, err := p.sealed(n, have)
+		peer, err := p.sealed(n)
 		if err != nil {
 			return nil, err
 		}
@@ -227,7 +228,10 @@ func (p *Peers) through(n Node, t tunnel, have owners) (specs []hold.Spec, err e
 	}
 	for _, c := range n.CIDRs {
 		via, failed := gateway(c)
-		err = errors.Join(err, failed)
+		if failed != nil {
+			err = errors.Join(err, failed)
+			continue
+		}
 		specs = append(specs, &noderoute.Spec{CIDR: c, Via: via, Metric: p.Metric, Tunnel: true})
 	}
 	return specs, err
@@ -254,26 +258,18 @@ func gatewayIn(p *vxlan.Peer, c netip.Prefix) (netip.Addr, error) {
 }
 
 // anywhere are all addresses.
-var anywhere = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
+var anywhere = cidrs.Of(netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0))
 
-// Tunnel returns the UDP port to which other nodes send through the tunnel, and the addresses of these nodes, as the ledger has
+// door returns the UDP port to which other nodes send through the tunnel, and the addresses of these nodes, as the ledger has
 // them: WireGuard's device knows other nodes by their keys, and they may be anywhere. 0: there is no tunnel.
-func (p *Peers) Tunnel() (port uint16, from []netip.Prefix) {
+func (p *Peers) door() (port uint16, from cidrs.Set) {
 	switch d := p.heldTunnel().device.(type) {
 	case *wireguard.Device:
 		return d.Port, anywhere
 	case *vxlan.Device:
-		port = d.Port
-	default:
-		return 0, nil
+		return d.Port, p.view.from()
 	}
-	for _, k := range p.owners() {
-		for _, a := range k.addresses {
-			from = append(from, netip.PrefixFrom(a, a.BitLen()))
-		}
-	}
-	slices.SortFunc(from, netip.Prefix.Compare)
-	return port, from
+	return 0, cidrs.Set{}
 }
 
 // Overhead returns how many bytes of each packet between nodes the tunnel takes; 0: there is none.

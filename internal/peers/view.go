@@ -4,18 +4,16 @@ import (
 	"encoding/json"
 	"maps"
 	"net/netip"
-	"slices"
 	"sync"
 
+	"github.com/berth-net/berth/internal/cidrs"
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds/noderoute"
 	"github.com/berth-net/berth/internal/kinds/wireguard"
 	"github.com/berth-net/berth/internal/ledger"
 )
-
-// owners are the nodes that the ledger has and that are wanted, by name.
-type owners map[string]known
 
 // known is what the ledger has of a node.
 type known struct {
@@ -27,15 +25,21 @@ type known struct {
 	clear     bool   // packets to its pods go in clear: natively, or through VXLAN
 }
 
-// view has the ledger's nodes, so that news of one node do not cost a walk of the ledger. Follow keeps it in step.
+// view has the ledger's nodes that are wanted, and finds each by what it has, so that news of one node cost no walk of the others.
+// Follow keeps it in step.
 type view struct {
 	mu      sync.Mutex
-	nodes   owners
-	names   map[hold.ID]string // of the nodes
-	reached []netip.Prefix     // what Reached returns; nil: a node has changed since
+	nodes   map[string]known        // by name
+	names   map[hold.ID]string      // the nodes' names, by their owners
+	keys    map[string]string       // by their WireGuard peers' keys
+	holders map[netip.Prefix]string // by their pods' CIDRs
+	// pods are the CIDRs of the nodes' pods, addresses the nodes' own addresses, and all is both.
+	pods, addresses, all cidrs.Set
 }
 
-func newView() view { return view{nodes: owners{}, names: map[hold.ID]string{}} }
+func newView() view {
+	return view{nodes: map[string]known{}, names: map[hold.ID]string{}, keys: map[string]string{}, holders: map[netip.Prefix]string{}}
+}
 
 // Follow keeps what Peers knows of the ledger's nodes in step with the ledger's commits. The ledger calls it while all other
 // commits wait.
@@ -68,7 +72,9 @@ func (v *view) put(o hold.Owner) {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.nodes[r.Node], v.names[o.ID], v.reached = knownOf(o, r.Addresses), r.Node, nil
+	v.lose(r.Node)
+	v.names[o.ID] = r.Node
+	v.gain(r.Node, knownOf(o, r.Addresses))
 }
 
 func (v *view) drop(id hold.ID) {
@@ -80,16 +86,79 @@ func (v *view) drop(id hold.ID) {
 	}
 	delete(v.names, id)
 	if v.nodes[name].id == id { // else the node has a new owner by now
-		delete(v.nodes, name)
+		v.lose(name)
 	}
-	v.reached = nil
 }
 
-// owners returns the ledger's nodes. The caller may change the map.
-func (p *Peers) owners() owners {
-	p.view.mu.Lock()
-	defer p.view.mu.Unlock()
-	return maps.Clone(p.view.nodes)
+// gain notes what a node has. The caller holds v.mu.
+func (v *view) gain(name string, k known) {
+	v.nodes[name] = k
+	if k.key != "" {
+		v.keys[k.key] = name
+	}
+	for _, c := range k.cidrs {
+		v.holders[c] = name
+	}
+	at := hosts(k.addresses)
+	v.pods, v.addresses, v.all = v.pods.With(k.cidrs...), v.addresses.With(at...), v.all.With(k.cidrs...).With(at...)
+}
+
+// lose forgets a node, if it is known. The caller holds v.mu.
+func (v *view) lose(name string) {
+	k := v.nodes[name]
+	delete(v.nodes, name)
+	if v.keys[k.key] == name {
+		delete(v.keys, k.key)
+	}
+	for _, c := range k.cidrs {
+		if v.holders[c] == name {
+			delete(v.holders, c)
+		}
+	}
+	at := hosts(k.addresses)
+	v.pods, v.addresses, v.all = v.pods.Without(k.cidrs...), v.addresses.Without(at...), v.all.Without(k.cidrs...).Without(at...)
+}
+
+// hosts returns addresses as CIDRs.
+func hosts(addresses []netip.Addr) (all []netip.Prefix) {
+	for _, a := range addresses {
+		all = append(all, netip.PrefixFrom(a, a.BitLen()))
+	}
+	return all
+}
+
+// node returns what the ledger has of a node, if it has the node.
+func (v *view) node(name string) (k known, held bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	k, held = v.nodes[name]
+	return k, held
+}
+
+// list returns all of the ledger's nodes, by name.
+func (v *view) list() map[string]known {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return maps.Clone(v.nodes)
+}
+
+// overlapping returns another node than the named one whose pods' CIDRs overlap c, and these CIDRs; "": there is none.
+func (v *view) overlapping(c netip.Prefix, name string) (other string, of []netip.Prefix) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for p := range v.pods.Overlapping(c) {
+		if other = v.holders[p]; other != name {
+			return other, v.nodes[other].cidrs
+		}
+	}
+	return "", nil
+}
+
+// keyOf returns the node whose WireGuard peer has a key; "": there is none.
+func (v *view) keyOf(key string) (name string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.keys[key]
 }
 
 func knownOf(o hold.Owner, addresses []netip.Addr) known {
@@ -111,25 +180,30 @@ func knownOf(o hold.Owner, addresses []netip.Addr) known {
 	return k
 }
 
-// Reached returns to where traffic from pods keeps the pods' addresses: the CIDRs of other nodes' pods and, unless the routing is
+// Others returns what the node's table has to say of the cluster's other nodes.
+func (p *Peers) Others() nft.Others {
+	o := nft.Others{Reached: p.reached()}
+	o.TunnelPort, o.Tunnels = p.door()
+	return o
+}
+
+// reached returns to where traffic from pods keeps the pods' addresses: the CIDRs of other nodes' pods and, unless the routing is
 // WireGuard, these nodes' addresses, as the ledger has them. With WireGuard, packets for nodes' own addresses go beside the tunnel, and
 // the answers to a pod's address would come through it: the pod's node would not take an address that is no pod's of the other
-// node. So these packets leave with this node's address. The caller must not change the slice.
-func (p *Peers) Reached() []netip.Prefix {
+// node. So these packets leave with this node's address.
+func (p *Peers) reached() cidrs.Set {
 	v := &p.view
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.reached == nil {
-		for _, k := range v.nodes {
-			v.reached = append(v.reached, k.cidrs...)
-			if p.Routing == config.RoutingWireGuard {
-				continue
-			}
-			for _, a := range k.addresses {
-				v.reached = append(v.reached, netip.PrefixFrom(a, a.BitLen()))
-			}
-		}
-		slices.SortFunc(v.reached, netip.Prefix.Compare)
+	if p.Routing == config.RoutingWireGuard {
+		return v.pods
 	}
-	return v.reached
+	return v.all
+}
+
+// from returns the addresses of the ledger's nodes.
+func (v *view) from() cidrs.Set {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.addresses
 }

@@ -40,7 +40,7 @@ func sealing(local netip.Addr) int {
 
 // sealed returns the peer that this node's device has for another node. It refuses a key that another node has: packets for one of
 // the two would go to the other.
-func (p *Peers) sealed(n Node, have owners) (*wireguard.Peer, error) {
+func (p *Peers) sealed(n Node) (*wireguard.Peer, error) {
 	key := n.WireGuard.PublicKey
 	if key == "" {
 		return nil, errKeyless
@@ -48,10 +48,8 @@ func (p *Peers) sealed(n Node, have owners) (*wireguard.Peer, error) {
 	if key == p.mine().PublicKey {
 		return nil, fmt.Errorf("the node has this node's own WireGuard key: remove %s on the one whose disk is a copy, and restart its agent", p.Root.WireGuardKey())
 	}
-	for name, o := range have {
-		if name != n.Name && o.key == key {
-			return nil, fmt.Errorf("the node has the WireGuard key of node %s: remove %s on the one whose disk is a copy, and restart its agent", name, p.Root.WireGuardKey())
-		}
+	if other := p.view.keyOf(key); other != "" && other != n.Name {
+		return nil, fmt.Errorf("the node has the WireGuard key of node %s: remove %s on the one whose disk is a copy, and restart its agent", other, p.Root.WireGuardKey())
 	}
 	p.mu.Lock()
 	v4 := slices.ContainsFunc(p.self.Addresses, netip.Addr.Is4)

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/berth-net/berth/internal/cidrs"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -14,7 +16,7 @@ import (
 type Rules struct {
 	Pools      []netip.Prefix // the rules are about connections from these CIDRs
 	Masquerade bool           // connections to a destination outside Pools and Excluded get another source address
-	Excluded   []netip.Prefix
+	Excluded   cidrs.Set
 	Blocked    []netip.Prefix // no connection goes to these CIDRs, except questions to name servers
 	HostPort   HostPort       // nil: no port of the node leads to a pod
 	Leads      Led            // whether a port of the node leads to a pod's port; nil: none does
@@ -82,7 +84,7 @@ func (t *Table) ForgetExposed(r Rules) error {
 			return in(orig.src, r.Blocked) && !own[orig.src] && in(reply.src, r.Pools)
 		}
 		unhidden := r.Masquerade && orig.src == reply.dst && !own[reply.src] &&
-			!in(reply.src, r.Pools) && !in(reply.src, r.Excluded)
+			!in(reply.src, r.Pools) && !r.Excluded.Contains(reply.src)
 		inside := r.Missed && untranslated(orig, reply) && !orig.handshake() && (own[reply.src] || in(reply.src, r.Pools))
 		return unhidden || inside || in(reply.src, r.Blocked) && reply.srcPort != namePort && !own[reply.src]
 	})

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/berth-net/berth/internal/cidrs"
 	"github.com/berth-net/berth/internal/kernel/conntrack"
 	"github.com/berth-net/berth/internal/nettest"
 )
@@ -56,7 +57,7 @@ func TestForgetExposed(t *testing.T) {
 	}
 	rules := conntrack.Rules{
 		Pools: prefixes("10.88.0.0/16", "fd00:88::/64"), Masquerade: true,
-		Excluded: prefixes("172.16.0.0/12"), Blocked: prefixes("169.254.0.0/16"),
+		Excluded: cidrs.Of(prefixes("172.16.0.0/12")...), Blocked: prefixes("169.254.0.0/16"),
 		HostPort: func(protocol string, at netip.AddrPort) bool {
 			return protocol == "udp" && at == netip.MustParseAddrPort("192.0.2.9:80")
 		},

@@ -2,10 +2,12 @@ package nft
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
 
+	"github.com/berth-net/berth/internal/cidrs"
 	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/nettest"
 )
@@ -37,11 +39,11 @@ func TestAdjust(t *testing.T) {
 		next := last
 		switch r.IntN(3) {
 		case 0:
-			next.Excluded = somewhere(r)
+			next.Excluded = cidrs.Of(somewhere(r)...)
 		case 1:
 			next.Pools = somewhere(r)
 		default:
-			next.Excluded, next.Tunnels = somewhere(r), somewhere(r)
+			next.Excluded, next.Tunnels = cidrs.Of(somewhere(r)...), cidrs.Of(somewhere(r)...)
 		}
 		if adjusted, err := tables.Adjust(last, next); !adjusted || err != nil {
 			t.Fatalf("seed %d, step %d: from %v %v %v to %v %v %v: %v, %v", seed, step,
@@ -70,7 +72,7 @@ func TestAdjustRefuses(t *testing.T) {
 	at := nettest.Node(t)
 	tables := Open(at)
 	r := sample()
-	r.Excluded = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("198.51.100.0/24")}
+	r.Excluded = cidrs.Of(prefixes("192.0.2.0/24", "198.51.100.0/24")...)
 	must(t, tables.Replace(r))
 	more := r
 	more.Connections++
@@ -79,12 +81,39 @@ func TestAdjustRefuses(t *testing.T) {
 	}
 	nftRun(t, at, "", "delete", "element", "inet", r.Table(), "excluded4", "{ 192.0.2.0/24 }")
 	less := r
-	less.Excluded = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
+	less.Excluded = cidrs.Of(prefixes("203.0.113.0/24")...)
 	if _, err := tables.Adjust(r, less); !errors.Is(err, kernel.ErrNotFound) {
 		t.Errorf("a table that lacks what has to go: %v", err)
 	}
-	r.Excluded = r.Excluded[1:]
+	r.Excluded = r.Excluded.Without(prefixes("192.0.2.0/24")...)
 	if _, err := tables.Verify(r); err != nil {
 		t.Errorf("behind a transaction that was refused: %v", err)
+	}
+}
+
+// BenchmarkAdjust measures what it costs the table that one of a cluster's nodes gets another CIDR.
+func BenchmarkAdjust(b *testing.B) {
+	for _, n := range []int{10, 10000} {
+		b.Run(fmt.Sprintf("%d nodes", n), func(b *testing.B) {
+			tables := Open(nettest.Node(b))
+			cidr := func(i int) netip.Prefix {
+				return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24)
+			}
+			r := sample()
+			r.Excluded = cidrs.Set{} // has all of 10.0.0.0/8 otherwise
+			for i := range n {
+				r.Excluded = r.Excluded.With(cidr(i))
+			}
+			must(b, tables.Replace(r))
+			turn := 0
+			for b.Loop() {
+				was := r
+				r.Excluded = r.Excluded.Without(cidr(n/2 + turn%2*n)).With(cidr(n/2 + (turn+1)%2*n))
+				turn++
+				if adjusted, err := tables.Adjust(was, r); !adjusted || err != nil {
+					b.Fatal(adjusted, err)
+				}
+			}
+		})
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-net/berth/internal/cidrs"
 	"github.com/berth-net/berth/internal/kernel/conntrack"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
@@ -25,7 +26,7 @@ import (
 func newHostile(t *testing.T, edit func(*Ruleset)) (w *world, a, b, beyond *place, from *frames, r Ruleset) {
 	w, a, b, beyond = newNode(t)
 	r = sample()
-	r.Excluded = nil
+	r.Excluded = cidrs.Set{}
 	edit(&r)
 	must(t, Open(w.node.at).Replace(r))
 	w.group(a, r.Live)
@@ -136,7 +137,7 @@ func TestInvalid(t *testing.T) {
 		leaves bool
 	}{
 		{"hidden", func(*Ruleset) {}, false},
-		{"excluded", func(r *Ruleset) { r.Excluded = prefixes("192.0.2.0/24", "2001:db8::/64") }, true},
+		{"excluded", func(r *Ruleset) { r.Excluded = cidrs.Of(prefixes("192.0.2.0/24", "2001:db8::/64")...) }, true},
 		{"not hidden", func(r *Ruleset) { r.Masquerade = false }, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -12,9 +12,18 @@ import (
 	"cmp"
 	"net/netip"
 
+	"github.com/berth-net/berth/internal/cidrs"
 	"github.com/berth-net/berth/internal/stamp"
 	"golang.org/x/sys/unix"
 )
+
+// Others is what a ruleset says of a cluster's other nodes.
+type Others struct {
+	// Reached are their pods' CIDRs and their own addresses, as far as traffic to them keeps pods' addresses.
+	Reached    cidrs.Set
+	TunnelPort uint16    // see Ruleset
+	Tunnels    cidrs.Set // see Ruleset
+}
 
 // Ruleset is the desired state of an agent's table.
 type Ruleset struct {
@@ -55,7 +64,8 @@ type Ruleset struct {
 	// tracking calls invalid, or does not track, cannot get another address: the rules drop them. The
 	// rules also drop pods' ICMP errors about the node's own connections.
 	Masquerade          bool
-	Pools, Excluded     []netip.Prefix
+	Pools               []netip.Prefix
+	Excluded            cidrs.Set
 	FirstPort, LastPort uint16
 
 	// HostPorts has the table send ports of the node to pods of live links; Ports are those
@@ -69,9 +79,9 @@ type Ruleset struct {
 	// is no tunnel. The node receives there only what comes from Tunnels. Masquerade gives no pod's flow by UDP that port: answers
 	// to the flow would be another node's packets for the tunnel. The flows get the larger part of the range beside it.
 	TunnelPort uint16
-	Tunnels    []netip.Prefix
+	Tunnels    cidrs.Set
 
-	// Each list of CIDRs may mix IPv4 and IPv6, in any order. CIDRs may overlap, and
+	// Each list or set of CIDRs may mix IPv4 and IPv6, in any order. CIDRs may overlap, and
 	// their host bits are ignored.
 }
 
@@ -116,11 +126,7 @@ func (r Ruleset) table(lacks Parts) table {
 	// Further rules use connection tracking only if the table needs it anyway.
 	tracks := r.Connections != 0 && lacks&Limit == 0 || r.Masquerade && lacks&Invalid == 0
 	hides := r.Live != 0 && (tracks || r.HostPorts && lacks&HostPorts == 0) // whether pods can hide something from what tracks
-	if r.Masquerade || r.Live != 0 {
-		pools4, pools6 := spans(r.Pools)
-		t.sets = append(t.sets,
-			set{name: "pools4", of: ipv4.datatype, ranges: pools4}, set{name: "pools6", of: ipv6.datatype, ranges: pools6})
-	}
+	t.sets = append(t.sets, r.pools().sets()...)
 	if r.Live != 0 {
 		in := &t.chains[0]
 		in.rules = append(in.rules, dropNobody(r.Live, ipv4), dropNobody(r.Live, ipv6), dropLinkLocal(r.Live), dropToLoopback(r.Live))
@@ -166,9 +172,7 @@ func (r Ruleset) table(lacks Parts) table {
 	}
 	forwarded := chain{name: "through", typ: "filter", hook: hookForward, priority: priorityFilter}
 	if r.Masquerade {
-		excluded4, excluded6 := spans(r.Excluded)
-		t.sets = append(t.sets,
-			set{name: "excluded4", of: ipv4.datatype, ranges: excluded4}, set{name: "excluded6", of: ipv6.datatype, ranges: excluded6})
+		t.sets = append(t.sets, r.excluded().sets()...)
 		if lacks&Invalid == 0 {
 			forwarded.rules = append(forwarded.rules, acceptKnown(), dropInvalid(ipv4), dropInvalid(ipv6), dropStray(ipv4), dropStray(ipv6))
 		}
@@ -183,9 +187,7 @@ func (r Ruleset) table(lacks Parts) table {
 		forwarded.rules = append(forwarded.rules, dropHidden(r.Live), dropMisread())
 	}
 	if r.Live != 0 && len(r.Blocked) > 0 {
-		blocked4, blocked6 := spans(r.Blocked)
-		t.sets = append(t.sets,
-			set{name: "blocked4", of: ipv4.datatype, ranges: blocked4}, set{name: "blocked6", of: ipv6.datatype, ranges: blocked6})
+		t.sets = append(t.sets, r.blocked().sets()...)
 		if r.Masquerade && lacks&Invalid == 0 { // otherwise dropBlocked sees the answers
 			forwarded.rules = append(forwarded.rules, dropFromBlocked(r.Live, ipv4), dropFromBlocked(r.Live, ipv6))
 		}

@@ -1,6 +1,10 @@
 package nft
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/berth-net/berth/internal/cidrs"
+)
 
 func TestRulesetString(t *testing.T) {
 	r := Ruleset{
@@ -9,14 +13,16 @@ func TestRulesetString(t *testing.T) {
 		Blocked: prefixes("169.254.0.0/16", "fd00:ec2::254/128"), Connections: 65536,
 		Masquerade: true,
 		Pools:      prefixes("10.88.0.0/16", "fd88::/64", "10.99.0.0/24", "10.99.2.0/23", "10.99.1.0/24"),
-		Excluded:   prefixes("192.168.0.0/16"),
+		Excluded:   cidrs.Of(prefixes("192.168.0.0/16")...),
 	}
 	want := `table inet berth-abcdefghij {
 	set pools4 {
 		type ipv4_addr
 		flags interval
 		elements = { 10.88.0.0/16,
-			     10.99.0.0/22 }
+			     10.99.0.0/24,
+			     10.99.1.0/24,
+			     10.99.2.0/23 }
 	}
 
 	set pools6 {

@@ -3,6 +3,7 @@ package nft
 import (
 	"bytes"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 
@@ -26,11 +27,11 @@ func (s span) String() string {
 	return fmt.Sprintf("%s-%s", s.first, s.last)
 }
 
-// spans returns the prefixes of each family as spans, as few as possible, in order. The
-// kernel refuses an interval set whose members overlap.
-func spans(prefixes []netip.Prefix) (v4, v6 []span) {
-	for _, p := range prefixes {
-		p = p.Masked()
+// spans returns prefixes of each family as spans, in their order. The prefixes must not overlap (cidrs.Set.Widest), because the
+// kernel refuses an interval set whose members overlap. Spans that touch stay apart, so that a prefix that comes or goes is one
+// span more or less, whatever lies beside it.
+func spans(prefixes iter.Seq[netip.Prefix]) (v4, v6 []span) {
+	for p := range prefixes {
 		s := span{p.Addr(), last(p)}
 		if p.Addr().Is4() {
 			v4 = append(v4, s)
@@ -38,26 +39,7 @@ func spans(prefixes []netip.Prefix) (v4, v6 []span) {
 			v6 = append(v6, s)
 		}
 	}
-	return merge(v4), merge(v6)
-}
-
-// merge joins spans that overlap or touch, and sorts them.
-func merge(spans []span) []span {
-	slices.SortFunc(spans, func(a, b span) int { return a.first.Compare(b.first) })
-	var merged []span
-	for _, s := range spans {
-		if n := len(merged); n > 0 {
-			end := &merged[n-1].last
-			if next := end.Next(); !next.IsValid() || s.first.Compare(next) <= 0 {
-				if end.Less(s.last) {
-					*end = s.last
-				}
-				continue
-			}
-		}
-		merged = append(merged, s)
-	}
-	return merged
+	return v4, v6
 }
 
 // last returns the last address of a masked prefix.

@@ -13,6 +13,7 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 
+	"github.com/berth-net/berth/internal/cidrs"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
 )
@@ -34,8 +35,8 @@ func sample() Ruleset {
 			mapped("tcp", "0.0.0.0:8080", "10.88.0.7:80"), mapped("tcp", "[::]:8080", "[fd88::7]:80"),
 			mapped("udp", "192.0.2.1:53", "10.88.0.7:5353"), mapped("sctp", "[2001:db8::1]:1", "[fd88::7]:65535"),
 		},
-		Excluded:   prefixes("192.168.0.0/16", "10.0.0.0/8", "fd00:1::/32", "255.255.255.255/32"),
-		TunnelPort: 4789, Tunnels: prefixes("192.0.2.11/32", "192.0.2.12/32", "2001:db8::11/128"),
+		Excluded:   cidrs.Of(prefixes("192.168.0.0/16", "10.0.0.0/8", "fd00:1::/32", "255.255.255.255/32")...),
+		TunnelPort: 4789, Tunnels: cidrs.Of(prefixes("192.0.2.11/32", "192.0.2.12/32", "2001:db8::11/128")...),
 	}
 }
 
@@ -72,11 +73,11 @@ var variants = []struct {
 	{"a small limit", func(r *Ruleset) { r.Connections = 100 }},
 	{"nothing but the cut", func(r *Ruleset) { r.Live, r.Masquerade = 0, false }},
 	{"no owner", func(r *Ruleset) { r.Owner = "" }},
-	{"no pools", func(r *Ruleset) { r.Pools, r.Excluded = nil, nil }},
+	{"no pools", func(r *Ruleset) { r.Pools, r.Excluded = nil, cidrs.Set{} }},
 	{"one group", func(r *Ruleset) { r.CutHigh = r.CutLow }},
 	{"all groups", func(r *Ruleset) { r.CutLow, r.CutHigh = 0, 1<<32-1 }},
 	{"the whole internet", func(r *Ruleset) { r.Pools = prefixes("0.0.0.0/0", "::/0") }},
-	{"20 kB of CIDRs", func(r *Ruleset) { r.Excluded = many() }},
+	{"20 kB of CIDRs", func(r *Ruleset) { r.Excluded = cidrs.Of(many()...) }},
 }
 
 func wantWhole(t *testing.T, tables *Tables, r Ruleset) {
@@ -375,7 +376,7 @@ func TestWatchMissesNothing(t *testing.T) {
 	defer w.Close()
 	must(t, w.c.SetReadBuffer(1)) // the kernel's minimum
 	other := sample()
-	other.Instance, other.Excluded = "jihgfedcba", many()
+	other.Instance, other.Excluded = "jihgfedcba", cidrs.Of(many()...)
 	for range 3 {
 		must(t, tables.Replace(other))
 	}

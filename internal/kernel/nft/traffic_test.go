@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/berth-net/berth/internal/cidrs"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -80,15 +81,15 @@ func TestMasquerade(t *testing.T) {
 	}{
 		{"on", func(*Ruleset) {}, []string{"192.0.2.1", "2001:db8::1"}},
 		{"off", func(r *Ruleset) { r.Masquerade = false }, []string{"10.88.0.2", "fd88::2"}},
-		{"excluded", func(r *Ruleset) { r.Excluded = prefixes("192.0.2.0/24", "2001:db8::/64") }, []string{"10.88.0.2", "fd88::2"}},
-		{"IPv6 excluded", func(r *Ruleset) { r.Excluded = prefixes("192.0.3.0/24", "2001:db8::2/128") }, []string{"192.0.2.1", "fd88::2"}},
+		{"excluded", func(r *Ruleset) { r.Excluded = cidrs.Of(prefixes("192.0.2.0/24", "2001:db8::/64")...) }, []string{"10.88.0.2", "fd88::2"}},
+		{"IPv6 excluded", func(r *Ruleset) { r.Excluded = cidrs.Of(prefixes("192.0.3.0/24", "2001:db8::2/128")...) }, []string{"192.0.2.1", "fd88::2"}},
 		{"not of the pool", func(r *Ruleset) { r.Pools = prefixes("10.88.0.3/32", "fd88::3/128") }, []string{"10.88.0.2", "fd88::2"}},
-		{"20 kB excluded", func(r *Ruleset) { r.Excluded = many() }, []string{"192.0.2.1", "2001:db8::1"}},
+		{"20 kB excluded", func(r *Ruleset) { r.Excluded = cidrs.Of(many()...) }, []string{"192.0.2.1", "2001:db8::1"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w, a, b, beyond := newNode(t)
 			r := sample()
-			r.Excluded = nil
+			r.Excluded = cidrs.Set{}
 			tt.edit(&r)
 			must(t, Open(w.node.at).Replace(r))
 			w.exchange("x", func(_, _ *place) bool { return true })

@@ -11,15 +11,10 @@ import (
 // tunnel returns the chain that keeps the tunnel to other nodes, and its sets.
 func (r Ruleset) tunnel() (sets []set, c chain) {
 	c = chain{name: "tunnel_in", typ: "filter", hook: hookInput, priority: priorityFilter}
-	from4, from6 := spans(r.Tunnels)
-	sets = []set{
-		{name: "tunnels4", of: ipv4.datatype, ranges: from4},
-		{name: "tunnels6", of: ipv6.datatype, ranges: from6},
-	}
 	for _, f := range []family{ipv4, ipv6} {
 		c.rules = append(c.rules, f.dropTunnelled(r.TunnelPort))
 	}
-	return sets, c
+	return r.tunnels().sets(), c
 }
 
 // dropTunnelled drops what nobody but other nodes may send to the tunnel's port: the tunnel's device takes the packets within

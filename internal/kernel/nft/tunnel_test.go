@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-net/berth/internal/cidrs"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -40,7 +41,7 @@ func TestOpenTunnel(t *testing.T) {
 	w, a, _, beyond := newNode(t)
 	w.address(beyond, "192.0.2.77", "2001:db8::77")
 	r := sample()
-	r.TunnelPort, r.Tunnels = port, prefixes("0.0.0.0/0", "::/0")
+	r.TunnelPort, r.Tunnels = port, cidrs.Of(prefixes("0.0.0.0/0", "::/0")...)
 	tables := Open(w.node.at)
 	must(t, tables.Replace(r))
 	_, err := tables.Verify(r)

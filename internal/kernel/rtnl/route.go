@@ -95,6 +95,25 @@ func DelRoute(r Route) Request {
 	}
 }
 
+// DelRoutes deletes routes as DelRoute does, in as few system calls as possible, and returns an answer for each. A route that is not
+// there is nil, and so is a zero Route, which names none.
+func (c *Conn) DelRoutes(routes []Route) []error {
+	var rs []Request
+	var of []int
+	for i, r := range routes {
+		if r.Dst.IsValid() {
+			rs, of = append(rs, DelRoute(r)), append(of, i)
+		}
+	}
+	errs := make([]error, len(routes))
+	for n, err := range c.Each(rs...) {
+		if !errors.Is(err, kernel.ErrNotFound) {
+			errs[of[n]] = err
+		}
+	}
+	return errs
+}
+
 // loopback is the index of lo in every network namespace (LOOPBACK_IFINDEX).
 const loopback = 1
 

@@ -65,6 +65,46 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
+// DelRoute deletes a route only if all that it names is the route's: metric, gateway and link. What it does not name may be anything.
+func TestDelRouteMatches(t *testing.T) {
+	c := open(t, nil)
+	a, _ := veth(t, c, "veth0")
+	b, _ := veth(t, c, "veth1")
+	for _, test := range []struct{ dst, gateway, other string }{{"10.88.0.0/24", "192.0.2.11", "192.0.2.12"}, {"fd88::/64", "fe80::11", "fe80::12"}} {
+		is := rtnl.Route{Dst: prefix(test.dst), Index: a.Index, Gateway: addr(test.gateway), Metric: 77}
+		must(t, c.Do(rtnl.AddRoute(is)))
+		for what, change := range map[string]func(*rtnl.Route){
+			"metric":  func(r *rtnl.Route) { r.Metric++ },
+			"gateway": func(r *rtnl.Route) { r.Gateway = addr(test.other) },
+			"link":    func(r *rtnl.Route) { r.Index = b.Index },
+		} {
+			other := is
+			if change(&other); !errors.Is(c.Do(rtnl.DelRoute(other)), kernel.ErrNotFound) {
+				t.Errorf("%s: deleted, though the %s differs", is, what)
+				must(t, c.Do(rtnl.AddRoute(is)))
+			}
+		}
+		is.Index = 0 // any: what has the gateway on another link is deleted, too
+		must(t, c.Do(rtnl.DelRoute(is)))
+	}
+}
+
+// DelRoutes answers for each route: those that are not there are no error, and a request that the kernel refuses keeps no other.
+func TestDelRoutes(t *testing.T) {
+	c := open(t, nil)
+	there := rtnl.Route{Dst: prefix("10.88.0.0/16"), Unreachable: true, Metric: 77}
+	must(t, c.Do(rtnl.AddRoute(there)))
+	errs := c.DelRoutes([]rtnl.Route{{}, {Dst: prefix("10.89.0.0/16"), Metric: 77}, {Dst: prefix("fd88::/64"), Gateway: addr("192.0.2.1")}, there})
+	for i, err := range errs {
+		if refused := i == 2; (err != nil) != refused {
+			t.Errorf("of the %d. route: %v", i+1, err)
+		}
+	}
+	if left, err := c.Routes(rtnl.RouteFilter{Unreachable: true}); err != nil || len(errs) != 4 || len(left) > 0 {
+		t.Errorf("%d answers; left are %v, %v", len(errs), left, err)
+	}
+}
+
 // Routes, MatchRoute and DelRoute see Berth's routes only.
 func TestOthersRoutes(t *testing.T) {
 	c := open(t, nil)

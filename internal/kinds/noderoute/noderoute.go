@@ -6,11 +6,11 @@
 package noderoute
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel"
@@ -124,24 +124,22 @@ func (r *Routes) acquire(_ context.Context, h hold.Hold) error {
 	if err != nil {
 		return err
 	}
-	tunnel := 0
-	if s.Tunnel {
-		if tunnel, err = r.tunnel(); err != nil {
-			return err
-		}
-		if tunnel == 0 {
-			return fmt.Errorf("%s: there is no device %s: %w", s, r.Tunnel, kernel.ErrNotFound)
-		}
+	tunnel, err := r.tunnel()
+	switch {
+	case err != nil:
+		return err
+	case s.Tunnel && tunnel == 0:
+		return fmt.Errorf("%s: there is no device %s: %w", s, r.Tunnel, kernel.ErrNotFound)
 	}
 	err = r.Conn.Do(rtnl.AddRoute(s.route(tunnel)))
 	if !errors.Is(err, kernel.ErrExists) {
 		return err
 	}
-	all, seeing := r.list()
+	there, seeing := r.at(s)
 	switch {
-	case all.has(s):
+	case s.is(there[0], tunnel):
 		return nil
-	case slices.ContainsFunc(all.routes, func(route rtnl.Route) bool { return route.Dst == s.CIDR && route.Metric == s.Metric }):
+	case s.placed(there[0]):
 		return r.Conn.Do(rtnl.ReplaceRoute(s.route(tunnel)))
 	case seeing != nil:
 		return seeing
@@ -170,22 +168,32 @@ func (r *Routes) verify(_ context.Context, _ *hold.Look, hs []hold.Hold) []error
 // release deletes the routes. A route to the CIDR by another gateway, or one that has come to go through the tunnel, or to
 // go through it no more, is not the hold's, and stays.
 func (r *Routes) release(_ context.Context, hs []hold.Hold) []error {
-	errs := make([]error, len(hs))
-	all, seeing := r.list()
+	errs, routes := make([]error, len(hs)), make([]rtnl.Route, len(hs)) // a zero route: there is nothing to delete
+	tunnel, seeing := r.tunnel()
+	var native []*Spec
+	var of []int // whose holds native are
 	for i, h := range hs {
 		s, err := r.spec(h)
-		if err = errors.Join(err, seeing); err != nil {
+		switch err = errors.Join(err, seeing); {
+		case err != nil:
 			errs[i] = err
-			continue
+		case s.Tunnel && tunnel == 0: // the kernel deleted the route with the device
+		case s.Tunnel || s.Closed || tunnel == 0:
+			routes[i] = s.route(tunnel)
+		default: // a message that names no link would delete a route by the same gateway through the tunnel, too
+			native, of = append(native, s), append(of, i)
 		}
-		for _, route := range all.routes {
-			if !all.is(route, s) {
-				continue
-			}
-			if err := r.Conn.Do(rtnl.DelRoute(route)); !errors.Is(err, kernel.ErrNotFound) {
-				errs[i] = errors.Join(errs[i], err)
-			}
+	}
+	there, seeing := r.at(native...)
+	for n, s := range native {
+		if s.is(there[n], tunnel) {
+			routes[of[n]] = there[n]
+		} else if !s.placed(there[n]) {
+			errs[of[n]] = seeing
 		}
+	}
+	for i, err := range r.Conn.DelRoutes(routes) {
+		errs[i] = cmp.Or(errs[i], err)
 	}
 	return errs
 }
@@ -202,53 +210,4 @@ func (r *Routes) find(context.Context, *hold.Look) ([]hold.Hold, error) {
 		holds[i].Spec = &Spec{CIDR: route.Dst, Via: route.Gateway, Metric: route.Metric, Tunnel: route.Index == all.tunnel}
 	}
 	return holds, err
-}
-
-// list are the instance's routes by a gateway, and those beneath them.
-type list struct {
-	routes []rtnl.Route
-	tunnel int // the index of the tunnel's device; 0: there is none
-}
-
-func (r *Routes) list() (all list, err error) {
-	if all.tunnel, err = r.tunnel(); err != nil {
-		return all, err
-	}
-	all.routes, err = r.Conn.Routes(rtnl.RouteFilter{})
-	if err == nil {
-		var closed []rtnl.Route
-		closed, err = r.Conn.Routes(rtnl.RouteFilter{Unreachable: true})
-		all.routes = append(all.routes, closed...)
-	}
-	if err != nil {
-		err = fmt.Errorf("looking at the routes to other nodes: %w", err)
-	}
-	all.routes = slices.DeleteFunc(all.routes, func(route rtnl.Route) bool {
-		way := route.Metric == r.Metric && route.Gateway.IsValid()
-		return !way && !(route.Unreachable && route.Metric == r.metric(true))
-	})
-	return all, err
-}
-
-// tunnel returns the index of the tunnel's device; 0: there is none.
-func (r *Routes) tunnel() (index int, err error) {
-	var l rtnl.Link
-	err = r.Conn.Do(rtnl.GetLink(r.Tunnel, &l))
-	if errors.Is(err, kernel.ErrNotFound) {
-		err = nil
-	}
-	return l.Index, err
-}
-
-// is reports whether a route is that of a spec.
-func (l list) is(route rtnl.Route, s *Spec) bool {
-	if s.Closed {
-		return route.Dst == s.CIDR && route.Unreachable && route.Metric == s.Metric
-	}
-	return route.Dst == s.CIDR && route.Gateway == s.Via && route.Metric == s.Metric && (route.Index == l.tunnel) == s.Tunnel
-}
-
-// has reports whether there is a spec's route.
-func (l list) has(s *Spec) bool {
-	return slices.ContainsFunc(l.routes, func(route rtnl.Route) bool { return l.is(route, s) })
 }

@@ -5,6 +5,7 @@
 package poolroute
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -128,15 +129,15 @@ func (r *Routes) verify(_ context.Context, _ *hold.Look, hs []hold.Hold) []error
 }
 
 func (r *Routes) release(_ context.Context, hs []hold.Hold) []error {
-	errs := make([]error, len(hs))
+	errs, routes := make([]error, len(hs)), make([]rtnl.Route, len(hs)) // a zero route: there is nothing to delete
 	for i, h := range hs {
 		s, err := r.spec(h)
-		if err == nil {
-			err = r.Conn.Do(rtnl.DelRoute(s.route()))
+		if errs[i] = err; err == nil {
+			routes[i] = s.route()
 		}
-		if !errors.Is(err, kernel.ErrNotFound) {
-			errs[i] = err
-		}
+	}
+	for i, err := range r.Conn.DelRoutes(routes) {
+		errs[i] = cmp.Or(errs[i], err)
 	}
 	return errs
 }

@@ -259,7 +259,7 @@ func TestRunTellsOfWhatIsRightAgain(t *testing.T) {
 // rules, too, if it is even.
 func varied(i int) nft.Ruleset {
 	r := ruleset()
-	r.Excluded = append(r.Excluded, netip.PrefixFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), 32))
+	r.Excluded = r.Excluded.With(netip.PrefixFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), 32))
 	r.FirstPort = uint16(2000 + i/2)
 	return r
 }

@@ -174,29 +174,43 @@ func (has table) verify(p *Peer) error {
 	return fmt.Errorf("%s is %w", p, hold.ErrGone)
 }
 
+// releasePeers removes nodes one by one: it does not look at what the device has for the others.
 func (t *Tunnel) releasePeers(_ context.Context, hs []hold.Hold) []error {
 	errs := make([]error, len(hs))
-	has, seeing := t.table()
+	devices, seeing := t.devices()
 	for i, h := range hs {
 		p, err := t.peer(h)
-		if err = errors.Join(err, seeing); err != nil || has.index == 0 { // without the device nothing is there
+		switch err = errors.Join(err, seeing); {
+		case err != nil:
 			errs[i] = err
-			continue
-		}
-		mac := MACOf(p.Node)
-		rs := []rtnl.Request{rtnl.DelRemote(rtnl.Remote{MAC: mac, Addr: p.Node, Index: has.index})}
-		for _, n := range has.neighbours {
-			if n.MAC == mac {
-				rs = append(rs, rtnl.DelNeighbour(n.Addr, n.Index))
-			}
-		}
-		for _, err := range t.Conn.Each(rs...) {
-			if !errors.Is(err, kernel.ErrNotFound) {
-				errs[i] = errors.Join(errs[i], err)
-			}
+		case len(devices) > 0: // without the device nothing is there
+			errs[i] = t.forget(p, devices[0].Index)
 		}
 	}
 	return errs
+}
+
+// forget removes what the device with an index has for a node. A neighbour that has another MAC is somebody else's, and stays.
+func (t *Tunnel) forget(p *Peer, index int) (failed error) {
+	mac, gateways := MACOf(p.Node), p.gateways(true)
+	neighbours := make([]rtnl.Neighbour, len(gateways))
+	rs := []rtnl.Request{rtnl.DelRemote(rtnl.Remote{MAC: mac, Addr: p.Node, Index: index})}
+	for i, a := range gateways {
+		rs = append(rs, rtnl.GetNeighbour(a, index, &neighbours[i]))
+	}
+	errs := t.Conn.Each(rs...)
+	rs = nil
+	for i, n := range neighbours {
+		if n.MAC == mac {
+			rs = append(rs, rtnl.DelNeighbour(gateways[i], index))
+		}
+	}
+	for _, err := range append(errs, t.Conn.Each(rs...)...) {
+		if !errors.Is(err, kernel.ErrNotFound) && !errors.Is(err, kernel.ErrUnsupported) { // such as without IPv6
+			failed = errors.Join(failed, err)
+		}
+	}
+	return failed
 }
 
 // findPeers returns the nodes that the device sends to. An entry does not say which owner has it.

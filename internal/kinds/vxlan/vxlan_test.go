@@ -133,6 +133,32 @@ func peer(node string) *vxlan.Peer {
 	return &vxlan.Peer{Instance: instance, Node: netip.MustParseAddr(node)}
 }
 
+// A release takes what is of its node, also where IPv6 went meanwhile, and leaves a neighbour that somebody has put into its place.
+func TestReleaseOfPeers(t *testing.T) {
+	nettest.Need(t)
+	at := nettest.Node(t)
+	tunnel := newTunnel(t, at)
+	k := tunnel.PeerKind()
+	must(t, tunnel.DeviceKind().Acquire(t.Context(), hold.Hold{Owner: hold.NewID(), Spec: device("192.0.2.1")}))
+	empty := nettest.Snapshot(t, at)
+	a, b := hold.Hold{Owner: hold.NewID(), Spec: peer("192.0.2.11")}, hold.Hold{Owner: hold.NewID(), Spec: peer("192.0.2.12")}
+	must(t, k.Acquire(t.Context(), a))
+	must(t, k.Acquire(t.Context(), b))
+	nettest.Run(t, at, "ip neigh replace 192.0.2.11 lladdr 02:00:00:00:00:99 dev berth-test nud permanent")
+	must(t, k.Release(t.Context(), []hold.Hold{a})[0])
+	must(t, k.Verify(t.Context(), nil, []hold.Hold{b})[0])
+	if !strings.Contains(nettest.Snapshot(t, at).String(), "02:00:00:00:00:99") {
+		t.Error("somebody else's neighbour is gone")
+	}
+	nettest.Run(t, at, "ip neigh del 192.0.2.11 dev berth-test")
+	nettest.Sysctl(t, at, "ipv6/conf/berth-test/disable_ipv6", "1")
+	must(t, k.Release(t.Context(), []hold.Hold{b})[0])
+	nettest.Same(t, empty.Only("neighbour"), nettest.Snapshot(t, at).Only("neighbour"), "neighbours")
+	if found, err := k.Find(t.Context(), nil); err != nil || len(found) > 0 {
+		t.Errorf("the device still sends to %v, %v", found, err)
+	}
+}
+
 func TestPeer(t *testing.T) {
 	for _, family := range []struct{ local, peer string }{{"192.0.2.1", "192.0.2.%d"}, {"2001:db8::1", "2001:db8::%d"}} {
 		t.Run(family.local, func(t *testing.T) {

@@ -168,32 +168,46 @@ func (p *Peer) differs(has map[string]wireguard.Peer) error {
 	return nil
 }
 
-// releasePeers removes peers. A peer whose key another hold has come to have, such as with another endpoint, stays.
+// releasePeers removes peers. A peer whose key another hold has come to have, such as with another endpoint, stays. It reads the
+// device's peers only for holds that nobody has taken or verified since the agent started.
 func (t *Tunnel) releasePeers(_ context.Context, hs []hold.Hold) []error {
 	errs := make([]error, len(hs))
-	name, has, seeing := t.peers()
+	name, seeing := t.at()
 	for i, h := range hs {
 		p, err := t.peer(h)
 		if err = errors.Join(err, seeing); err != nil {
 			errs[i] = err
 			continue
 		}
-		is, there := has[p.PublicKey]
-		noted := t.noted(p.PublicKey)
-		switch {
-		case !there:
-		case noted != nil && noted.String() != p.String():
-			continue
-		case noted == nil && t.shown(is).String() != p.String():
-			continue
-		default:
-			errs[i] = t.door.RemovePeer(name, p.PublicKey)
-		}
-		if errs[i] == nil {
+		if errs[i] = t.removePeer(name, p); errs[i] == nil {
 			t.forget(p)
 		}
 	}
 	return errs
+}
+
+// removePeer removes a hold's peer from the device with a name; "": there is none.
+func (t *Tunnel) removePeer(name string, p *Peer) error {
+	if name == "" {
+		return nil
+	}
+	noted := t.noted(p.PublicKey)
+	if noted == nil {
+		_, has, err := t.peers()
+		is, there := has[p.PublicKey]
+		if err != nil || !there {
+			return err
+		}
+		noted = t.shown(is)
+	}
+	if noted.String() != p.String() {
+		return nil
+	}
+	err := t.door.RemovePeer(name, p.PublicKey)
+	if errors.Is(err, kernel.ErrNotFound) { // the device has gone meanwhile
+		return nil
+	}
+	return err
 }
 
 func (t *Tunnel) forget(p *Peer) {

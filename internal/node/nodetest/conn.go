@@ -98,6 +98,9 @@ func (c conn) Routes(f rtnl.RouteFilter) ([]rtnl.Route, error) {
 	return all, nil
 }
 
+// AskAnew does nothing: nobody has a network card.
+func (c conn) AskAnew([]netip.Addr) error { return nil }
+
 // Hops says of all other nodes that they are on a link.
 func (c conn) Hops(addrs []netip.Addr) []rtnl.Hop {
 	hops := make([]rtnl.Hop, len(addrs))

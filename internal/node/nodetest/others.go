@@ -69,13 +69,13 @@ func (w *Node) Reshape(name string, r rtnl.Rate) {
 }
 
 // Repolice limits what a link's end on the node lets in otherwise, or not at all, if the link is
-// there.
+// there and has a limit: only Police makes what an agent takes for one, so nobody else gives a link its first.
 //
 //	tc filter replace dev NAME ingress ...
 func (w *Node) Repolice(name string, r rtnl.Rate) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if l := w.links[name]; l != nil {
+	if l := w.links[name]; l != nil && l.Police != (rtnl.Rate{}) {
 		l.Police = r
 		w.tell(rtnl.News{Change: rtnl.Repoliced, Link: rtnl.Link{Index: l.Index}, Shape: r})
 	}
