@@ -21,7 +21,7 @@ ldflags := -s -w -X $(module)/internal/version.Text=$(VERSION)
 # Modules of their own, so that what they need is not what Berth needs.
 modules := $(patsubst %/go.mod,%,$(shell find build test -name go.mod))
 
-.PHONY: build generate demo test test-cluster test-e2e figures cluster fresh plain model crash deps peers packages before bench manifests conform lint vuln fuzz deb rpm image release reproducible clean help
+.PHONY: build generate demo test test-cluster test-e2e figures cluster fresh plain model crash deps peers flannel packages before bench manifests conform lint vuln fuzz deb rpm image release reproducible clean help
 
 # Static, and not position-independent. A PIE needs ld.so (-buildmode=pie), which
 # nodes with musl or with nothing but a kernel lack, or a C toolchain to be static
@@ -39,17 +39,20 @@ demo: ## a node with 20 pods in fresh namespaces, killed half-way; needs nothing
 	$(go_build) ./cmd/berth ./cmd/berthd ./cmd/berth-cni
 	@bin/berth demo
 
+# Half of the time that tests take they wait, for the kernel and for programs. `make lint` has vet's word.
+gotest = $(GO) test -p $$(($$(nproc) + 1)) -vet=off
+
 # Tests of other modules read files outside of these, which `go test` does not see when it looks into its cache.
 test: deps build peers packages before ## every test; as root it first installs what they use (see deps)
-	$(GO) test -timeout 30m $(GOTESTFLAGS) $$($(GO) list ./... | grep -v '/test/cluster$$')
+	$(gotest) -timeout 30m $(GOTESTFLAGS) $$($(GO) list ./... | grep -v '/test/cluster$$')
 	@set -e; for m in $(modules); do \
 		if test -n "$$(find $$m -name '*_test.go')"; then \
-			echo "$(GO) -C $$m test $(GOTESTFLAGS) ./..."; $(GO) -C $$m test -count=1 $(GOTESTFLAGS) ./...; \
+			echo "$(GO) -C $$m test $(GOTESTFLAGS) ./..."; $(GO) -C $$m test -vet=off -count=1 $(GOTESTFLAGS) ./...; \
 		fi; \
 	done
 
-test-cluster: deps cluster ## Berth in a Kubernetes cluster of three nodes, on this machine (root)
-	$(GO) test -timeout 30m $(GOTESTFLAGS) ./test/cluster
+test-cluster: deps peers flannel cluster ## Berth in a Kubernetes cluster of three nodes, on this machine (root)
+	GO=$(GO) test/cluster/run $(GOTESTFLAGS)
 
 test-e2e: deps cluster ## Kubernetes' own conformance tests of networks, in such a cluster: 3 minutes, besides the build
 	GO=$(GO) test/cluster/build e2e
@@ -79,6 +82,9 @@ deps: ## install the programs that tests use (root on Debian), or say which are 
 
 peers: ## the reference plugins, cnitool and crictl, into bin/peers/
 	@test/peers/build bin/peers
+
+flannel: ## flannel, from which the cluster's tests migrate, into bin/flannel/
+	@GO=$(GO) test/cluster/flannel/build bin/flannel
 
 # The machine's architecture alone, so that CI does not wait for another one.
 packages: ## two versions of packages, image, archive, SBOMs and checksums, into bin/packages/; as root also a Debian to install them in

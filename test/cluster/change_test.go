@@ -22,13 +22,19 @@ func (n *node) leads(cidr, gateway string) bool {
 	return len(ways) == 1 && strings.Contains(ways[0], " via "+gateway+" ")
 }
 
-// claim makes a Node that nobody runs, with CIDRs for its pods and an address.
-func (c *control) claim(name, address string, cidrs []string) {
+// claim makes a Node that nobody runs, with CIDRs for its pods, if there are any, and addresses that end in host. It returns the
+// IPv4 one.
+func (c *control) claim(name string, host int, cidrs []string) (address string) {
 	c.t.Helper()
-	c.apply(fmt.Sprintf(`{"apiVersion": "v1", "kind": "Node", "metadata": {"name": %q}, "spec": {"podCIDR": %q, "podCIDRs": ["%s"]}}`,
-		name, cidrs[0], strings.Join(cidrs, `", "`)))
-	c.mustKubectl("patch", "node", name, "--subresource=status", "--type=merge", "--patch="+
-		fmt.Sprintf(`{"status": {"addresses": [{"type": "InternalIP", "address": %q}]}}`, address))
+	spec := ""
+	if len(cidrs) > 0 {
+		spec = fmt.Sprintf(`"podCIDR": %q, "podCIDRs": ["%s"]`, cidrs[0], strings.Join(cidrs, `", "`))
+	}
+	c.apply(fmt.Sprintf(`{"apiVersion": "v1", "kind": "Node", "metadata": {"name": %q, "labels": {"kubernetes.io/os": "linux"}}, "spec": {%s}}`, name, spec))
+	address = fmt.Sprintf("192.0.2.%d", host)
+	c.mustKubectl("patch", "node", name, "--subresource=status", "--type=merge", "--patch="+fmt.Sprintf(
+		`{"status": {"addresses": [{"type": "InternalIP", "address": %q}, {"type": "InternalIP", "address": "2001:db8::%d"}]}}`, address, host))
+	return address
 }
 
 // newAddress gives a node other addresses while it runs, as DHCP does, and has its kubelet start anew: that tells the API server.
@@ -54,7 +60,9 @@ func (n *node) renew() {
 	n.kubelet.args = n.kubeletArgs()
 }
 
-// The nodes of a cluster change one after the other, each in another way, and each pod reaches each other again.
+// The nodes of a cluster change one after the other, each in another way, and each pod reaches each other again. Addresses are of
+// the nodes' CIDRs alone: with pools, TestOperatorFailures has two nodes claim one block, TestPools a node that is gone, and
+// TestNodeReboots one that comes back; ways follow a node's addresses whatever its pods' addresses are of.
 func TestNodesChange(t *testing.T) {
 	c := startCluster(t, 3, 3)
 	one, two, far := c.nodes[0], c.nodes[1], c.nodes[2]
@@ -86,7 +94,7 @@ func claimed(c *cluster, one, two *node) {
 		c.t.Helper()
 		nettest.Eventually(c.t, fmt.Sprintf("%s to lead from %s to %s, %s", cidrs[0], one.name, to, when), func() bool { return one.leads(cidrs[0], to) })
 	}
-	c.claim("claimer", "192.0.2.99", cidrs)
+	c.claim("claimer", 99, cidrs)
 	const says = "node=claimer"
 	one.berthd.until("the agent to say that a CIDR has two nodes", func() bool { return strings.Contains(one.berthd.words(), says) })
 	two.berthd.until("the agent to say that another node claims its pods' CIDR", func() bool { return strings.Contains(two.berthd.words(), says) })
@@ -161,7 +169,7 @@ func replaced(c *cluster, n *node) {
 	n.card++
 	began := time.Now()
 	n.start()
-	n.load(n.image)
+	n.load(writeImage(c.t))
 	n.berthd.until("berthd to serve", n.serves)
 	n.berth("install")
 	c.waitWhole()

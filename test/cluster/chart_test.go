@@ -1,14 +1,11 @@
 package cluster
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -28,15 +25,14 @@ func chart(t *testing.T) string {
 	return filepath.Join(programs.Tree(t), "deploy/helm/berth")
 }
 
+var helmProgram = artifact{name: "helm"}
+
 // buildHelm builds Helm, and returns its path. Where nobody has built it before, that takes minutes.
 func buildHelm(t *testing.T) (program string) {
 	t.Helper()
-	program = filepath.Join(t.TempDir(), "helm")
-	build := exec.Command("go", "-C", "../helm", "build", "-o", program, "helm.sh/helm/v4/cmd/helm") // as `make cluster` does
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building Helm: %v\n%s", err, out)
-	}
-	return program
+	return helmProgram.file(t, func(path string) error { // as `make cluster` does
+		return goBuild(nil, "-C", "../helm", "build", "-o", path, "helm.sh/helm/v4/cmd/helm")
+	})
 }
 
 // helm runs Helm for the cluster's administrator, in the namespace kube-system. It may not fail.
@@ -48,8 +44,17 @@ func (c *cluster) helm(program string, args ...string) {
 // network returns the status and the reason of a node's condition NetworkUnavailable, and the node's taints.
 func (c *control) network(node string) string {
 	c.t.Helper()
-	return c.mustKubectl("get", "node", node, "-o",
-		`jsonpath={range .status.conditions[?(@.type=="NetworkUnavailable")]}{.status} {.reason}{end} {.spec.taints[*].key}`)
+	var said []string
+	o := c.object(node)
+	for _, is := range o.Status.Conditions {
+		if is.Type == "NetworkUnavailable" {
+			said = append(said, is.Status, is.Reason)
+		}
+	}
+	for _, taint := range o.Spec.Taints {
+		said = append(said, taint.Key)
+	}
+	return strings.Join(said, " ")
 }
 
 // available waits until each node says that it has a network. Then somebody says that they have none, as a cloud's controller
@@ -60,7 +65,7 @@ func (c *cluster) available() {
 		c.t.Helper()
 		for _, n := range c.nodes {
 			nettest.Eventually(c.t, n.name+" to say that it has a network, "+when, func() bool {
-				return strings.TrimSpace(c.network(n.name)) == "False "+kube.Reason
+				return c.network(n.name) == "False "+kube.Reason
 			})
 		}
 	}
@@ -75,46 +80,32 @@ func (c *cluster) available() {
 // onlyItself tries what the token of an agent's pod is good for: its own node's conditions, Events in its own name, and nothing else.
 func (c *cluster) onlyItself() {
 	c.t.Helper()
-	var pods struct{ Items []pod }
-	c.get(&pods, "pods", "--namespace=kube-system", "-l", "app.kubernetes.io/name=berth")
-	its := pods.Items[0]
+	its := c.list(agentPods)[0]
 	other := c.nodes[0].name
 	if other == its.Spec.NodeName {
 		other = c.nodes[1].name
 	}
 	token := strings.TrimSpace(c.mustKubectl("create", "token", "berth", "--namespace=kube-system",
 		"--bound-object-kind=Pod", "--bound-object-name="+its.Metadata.Name, "--bound-object-uid="+its.Metadata.UID))
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(c.ca)
-	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
-	defer client.CloseIdleConnections()
 	send := func(method, path, what string) string { // not by kubectl, which first reads what it patches: the agent has no right to that
-		req, err := http.NewRequestWithContext(c.t.Context(), method, "https://"+world4+":6443"+path, strings.NewReader(what))
+		status, answer, err := c.ask(token, method, path, what)
 		must(c.t, err)
-		req.Header.Set("Authorization", "Bearer "+token)
-		req.Header.Set("Content-Type", "application/json")
-		if method == http.MethodPatch {
-			req.Header.Set("Content-Type", "application/strategic-merge-patch+json")
-		}
-		res, err := client.Do(req)
-		must(c.t, err)
-		defer res.Body.Close()
 		var said struct{ Message string }
-		must(c.t, json.NewDecoder(res.Body).Decode(&said))
-		return res.Status + ": " + said.Message
+		must(c.t, json.Unmarshal(answer, &said))
+		return status + ": " + said.Message
 	}
 	const condition = `{"status": {"conditions": [{"type": "Test", "status": "True"}]}}`
 	const address = `{"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.66"}]}}`
-	const nodes, events = "/api/v1/nodes/", "/apis/events.k8s.io/v1/namespaces/default/events"
+	const events = "/apis/events.k8s.io/v1/namespaces/default/events"
 	event := func(of string) string {
 		return fmt.Sprintf(`{"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"generateName": "of-"}, "eventTime": "2026-01-02T03:04:05.000000Z", "type": "Normal", "action": "Test",
 			"reason": "Test", "note": "test", "reportingController": %q, "reportingInstance": %q, "regarding": {"kind": "Node", "name": %[2]q}}`, kube.Reporter, of)
 	}
 	for _, try := range []struct{ method, path, what, says string }{
-		{http.MethodPatch, nodes + its.Spec.NodeName + "/status", condition, "200 OK: "},
-		{http.MethodPatch, nodes + other + "/status", condition, "of its own node alone, which is \"" + its.Spec.NodeName + "\""},
-		{http.MethodPatch, nodes + its.Spec.NodeName + "/status", address, "may not change its node's addresses"},
-		{http.MethodPatch, nodes + its.Spec.NodeName, `{"metadata": {"labels": {"a": "b"}}}`, "cannot patch resource \"nodes\""},
+		{http.MethodPatch, nodesPath + its.Spec.NodeName + "/status", condition, "200 OK: "},
+		{http.MethodPatch, nodesPath + other + "/status", condition, "of its own node alone, which is \"" + its.Spec.NodeName + "\""},
+		{http.MethodPatch, nodesPath + its.Spec.NodeName + "/status", address, "may not change its node's addresses"},
+		{http.MethodPatch, nodesPath + its.Spec.NodeName, `{"metadata": {"labels": {"a": "b"}}}`, "cannot patch resource \"nodes\""},
 		{http.MethodPost, events, event(its.Spec.NodeName), "201 Created: "},
 		{http.MethodPost, events, event(other), "of its own node alone, which is \"" + its.Spec.NodeName + "\""},
 	} {

@@ -28,39 +28,37 @@ type cluster struct {
 func startCluster(t *testing.T, nodes int, far ...int) *cluster {
 	t.Helper()
 	c := startBare(t, nodes, far...)
-	for _, n := range c.nodes {
-		n.startBerth(c.control)
-	}
-	c.waitWhole()
+	c.startBerth()
 	return c
 }
 
 // startBare is startCluster without Berth: no node is ready.
 func startBare(t *testing.T, nodes int, far ...int) *cluster {
 	t.Helper()
-	nettest.Need(t)
-	programs.Root(t, "containerd and the kubelet need the machine's own root")
-	programs.Need(t, "containerd", "ctr", "runc")
-	bin := kubernetes(t)
+	bin := needCluster(t)
 	clearCgroups(t)
-	began := time.Now()
-	done := func(what string) {
-		t.Logf("%s after %s", what, time.Since(began).Round(100*time.Millisecond))
-	}
+	done := stopwatch(t)
 	bridge(t)
 	for _, name := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
 		nettest.Sysctl(t, nil, name, "1")
 	}
-	image, pod := writeImage(t)
 	var names []string
 	for i := range nodes {
 		names = append(names, nodeName(i+1))
 	}
-	c := &cluster{control: startControl(t, bin, names), pod: pod}
-	done("the API server is ready")
-	for i := range nodes {
-		c.nodes = append(c.nodes, startNode(t, c.control, i+1, slices.Contains(far, i+1), image))
-		done(names[i] + "'s programs run")
+	c := &cluster{control: newControl(t, bin, names), nodes: make([]*node, nodes)}
+	parts := []func(){func() { c.start(); done("the API server is ready") }}
+	for i, name := range names {
+		parts = append(parts, func() {
+			c.nodes[i] = startNode(t, i+1, slices.Contains(far, i+1))
+			done(name + "'s containerd is ready")
+		})
+	}
+	together(t, parts...)
+	c.pod = buildPod(t) // which the nodes' image has
+	for _, n := range c.nodes {
+		n.startKubelet(c.control)
+		n.startProxy(c.control)
 	}
 	t.Cleanup(func() { // before the programs end
 		if t.Failed() {
@@ -69,6 +67,24 @@ func startBare(t *testing.T, nodes int, far ...int) *cluster {
 		}
 	})
 	return c
+}
+
+// needCluster ends the test unless a cluster can run here, and returns the folder of its programs.
+func needCluster(t *testing.T) (bin string) {
+	t.Helper()
+	nettest.Need(t)
+	programs.Root(t, "containerd and the kubelet need the machine's own root")
+	programs.Need(t, "containerd", "ctr", "runc", "nsenter")
+	return kubernetes(t)
+}
+
+// stopwatch begins a time. done says what has happened until now.
+func stopwatch(t testing.TB) (done func(what string)) {
+	began := time.Now()
+	return func(what string) {
+		t.Helper()
+		t.Logf("%s after %s", what, time.Since(began).Round(10*time.Millisecond))
+	}
 }
 
 // bridge makes the bridge that the nodes are on, with the control plane's addresses.
@@ -82,14 +98,18 @@ func bridge(t *testing.T) {
 	t.Cleanup(func() { nettest.Run(t, nil, "ip link del br0") })
 }
 
+// startBerth starts the nodes' agents, and returns when the nodes are ready and have routes to each other's pods.
+func (c *cluster) startBerth() {
+	c.t.Helper()
+	c.each(func(n *node) { n.startBerth(c.control) })
+	c.waitWhole()
+}
+
 // waitWhole waits until the nodes are ready, and have routes to each other's pods.
 func (c *cluster) waitWhole() {
 	t, nodes := c.t, len(c.nodes)
 	t.Helper()
-	began := time.Now()
-	done := func(what string) {
-		t.Logf("%s after %s", what, time.Since(began).Round(100*time.Millisecond))
-	}
+	done := stopwatch(t)
 	for _, n := range c.nodes {
 		c.waitReady(n)
 		done(n.name + " is ready")
@@ -101,22 +121,28 @@ func (c *cluster) waitWhole() {
 		done(n.name + "'s agent is ready for pods")
 		n.proxy.until("kube-proxy of "+n.name+" to have written its rules", func() bool {
 			tables := nettest.Snapshot(t, n.net).Only("nft").String()
-			return strings.Contains(tables, "nft ip6 kube-proxy chain masquerading") && strings.Contains(tables, "default/kubernetes")
+			return strings.Contains(tables, "nft ip6 kube-proxy chain masquerading") && strings.Contains(tables, "default/kubernetes") &&
+				strings.Count(tables, "Drop traffic to unallocated ClusterIPs") == 2 // of both families: these come last
 		})
 	}
-	nettest.Eventually(t, "the default service account", func() bool {
-		_, err := c.kubectl("get", "serviceaccount", "default")
-		return err == nil
-	})
+	c.waitAccount()
 	done("the cluster is ready")
+}
+
+// waitAccount waits until there is what pods of the default namespace need.
+func (c *control) waitAccount() {
+	c.t.Helper()
+	nettest.Eventually(c.t, "the default service account", func() bool {
+		return c.read(&struct{}{}, defaultPath+"serviceaccounts/default") == nil
+	})
 }
 
 // waitReady waits until a node has CIDRs for its pods and is ready.
 func (c *control) waitReady(n *node) {
 	c.t.Helper()
 	n.kubelet.until(n.name+" to be ready", func() bool {
-		out, err := c.kubectl("get", "node", n.name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status} {.spec.podCIDRs}`)
-		return err == nil && strings.HasPrefix(out, "True [")
+		var o nodeObject
+		return c.read(&o, nodesPath+n.name) == nil && o.Status.Conditions.is("Ready") && len(o.Spec.PodCIDRs) > 0
 	})
 }
 

@@ -7,11 +7,11 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/base64"
-	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"math/big"
 	"net"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -37,6 +37,7 @@ type control struct {
 	bin    string // folder of the cluster's programs
 	ca     []byte // certificate, PEM
 	agents string // where Berth's agents reach the API server: HOST:PORT
+	client *http.Client
 
 	etcd, api, manager, scheduler *daemon
 }
@@ -56,11 +57,20 @@ const (
 // kubeletOf is the user of a node's kubelet.
 func kubeletOf(node string) string { return "system:node:" + node }
 
-// startControl starts a control plane for these nodes, and returns when the API server is ready.
-func startControl(t *testing.T, bin string, nodes []string) *control {
+// startControl starts a control plane without nodes, and returns when the API server is ready.
+func startControl(t *testing.T, bin string) *control {
+	t.Helper()
+	c := newControl(t, bin, nil)
+	c.start()
+	return c
+}
+
+// newControl makes the machine of a control plane for these nodes, on which nothing runs yet.
+func newControl(t *testing.T, bin string, nodes []string) *control {
 	t.Helper()
 	c := &control{machine: startMachine(t, "control", nil), bin: bin, agents: world4 + ":6443"}
 	c.certificates()
+	c.newClient()
 	tokens := []string{admin + ",admin,1,system:masters"}
 	for _, user := range []string{manager, scheduler, proxy, agent, operator} {
 		tokens = append(tokens, user+","+user+","+user)
@@ -72,6 +82,12 @@ func startControl(t *testing.T, bin string, nodes []string) *control {
 	for _, user := range []string{admin, manager, scheduler} {
 		c.write("etc/kubernetes/"+user, c.kubeconfig(user))
 	}
+	return c
+}
+
+// start starts the control plane's programs, and returns when the API server is ready.
+func (c *control) start() {
+	c.t.Helper()
 	const etcd = "http://127.0.0.1:2379"
 	c.etcd = c.daemon(c.program("etcd"), "--data-dir=/var/lib/etcd", "--unsafe-no-fsync", "--log-level=warn",
 		"--listen-client-urls="+etcd, "--advertise-client-urls="+etcd, "--listen-peer-urls=http://127.0.0.1:2380")
@@ -87,18 +103,12 @@ func startControl(t *testing.T, bin string, nodes []string) *control {
 	c.manager = c.daemon(c.program("kube-controller-manager"), "--kubeconfig=/etc/kubernetes/"+manager, "--leader-elect=false",
 		"--allocate-node-cidrs", "--cluster-cidr="+podCIDRs, "--service-cluster-ip-range="+serviceCIDRs, "--root-ca-file=/etc/kubernetes/ca.crt",
 		"--use-service-account-credentials", "--service-account-private-key-file=/etc/kubernetes/accounts.key",
+		"--kube-api-qps=1000", "--kube-api-burst=1000", // by the defaults, the manager takes 4 s to read what there is
 		"--profiling=false")
 	c.scheduler = c.daemon(c.program("kube-scheduler"), "--kubeconfig=/etc/kubernetes/"+scheduler, "--leader-elect=false", "--profiling=false")
-	return c
 }
 
 func (c *control) program(name string) string { return filepath.Join(c.bin, name) }
-
-// ready reports whether the API server serves.
-func (c *control) ready() bool {
-	_, err := c.kubectl("get", "--raw", "/readyz")
-	return err == nil
-}
 
 // certificates makes the cluster's certificate authority, the API server's certificate, and the key of service accounts.
 func (c *control) certificates() {
@@ -167,12 +177,6 @@ func (c *control) apply(manifest string) {
 	c.t.Helper()
 	c.write("var/tmp/manifest.yaml", manifest)
 	c.mustKubectl("apply", "-f", "/var/tmp/manifest.yaml")
-}
-
-// get decodes what `kubectl get ... -o json` prints.
-func (c *control) get(into any, args ...string) {
-	c.t.Helper()
-	must(c.t, json.Unmarshal([]byte(c.mustKubectl(append([]string{"get", "-o", "json"}, args...)...)), into))
 }
 
 // berthdRights are what an agent needs of the API server: it reads nodes, says that its own node has a network, and where its responder is, and makes Events.

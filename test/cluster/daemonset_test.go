@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -20,38 +21,47 @@ const berthImage = "localhost/berth:test"
 // chartImage has the chart use it.
 const chartImage = "--set-string=image.repository=localhost/berth,image.tag=test,image.pullPolicy=Never"
 
-// loadBerth gives all nodes Berth's image.
-func (c *cluster) loadBerth(t *testing.T) {
+var berthTar = artifact{name: "berth.tar"}
+
+// buildImage makes Berth's image, and returns the file that has it.
+func buildImage(t *testing.T) (file string) {
 	t.Helper()
-	tree, context, to := programs.Tree(t), t.TempDir(), t.TempDir()
-	maker, image := filepath.Join(to, "image"), filepath.Join(to, "berth.tar")
-	examples := filepath.Join(context, runtime.GOARCH, "examples")
-	must(t, os.CopyFS(filepath.Join(context, runtime.GOARCH, "bin"), os.DirFS(programs.Own(t))),
-		os.MkdirAll(filepath.Join(context, "var"), 0o755), os.Symlink("/run", filepath.Join(context, "var/run")), os.MkdirAll(examples, 0o755))
-	for _, name := range []string{"berth.rules.yaml", "berth.dashboard.json"} {
-		raw, err := os.ReadFile(filepath.Join(tree, "deploy", name))
-		must(t, err, os.WriteFile(filepath.Join(examples, name), raw, 0o644))
-	}
-	for _, command := range [][]string{
-		{"go", "-C", filepath.Join(tree, "build"), "build", "-o", maker, "./image"}, // as `make cluster` does
-		{maker, filepath.Join(tree, "build/Dockerfile"), context, "test", image, runtime.GOARCH},
-	} {
-		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
-			t.Fatalf("making Berth's image: %v\n%s", err, out)
+	tree, own := programs.Tree(t), programs.Own(t)
+	return berthTar.file(t, func(path string) error {
+		context, maker := filepath.Join(artifacts, "image"), filepath.Join(artifacts, "maker")
+		examples := filepath.Join(context, runtime.GOARCH, "examples")
+		err := errors.Join(os.MkdirAll(filepath.Join(context, "var"), 0o755), os.Symlink("/run", filepath.Join(context, "var/run")),
+			os.CopyFS(filepath.Join(context, runtime.GOARCH, "bin"), os.DirFS(own)), os.MkdirAll(examples, 0o755))
+		for _, name := range []string{"berth.rules.yaml", "berth.dashboard.json"} {
+			raw, readErr := os.ReadFile(filepath.Join(tree, "deploy", name))
+			err = errors.Join(err, readErr, os.WriteFile(filepath.Join(examples, name), raw, 0o644))
 		}
-	}
-	for _, n := range c.nodes {
-		n.load(image)
-	}
+		if err != nil {
+			return err
+		}
+		if err := goBuild(nil, "-C", filepath.Join(tree, "build"), "build", "-o", maker, "./image"); err != nil { // as `make cluster` does
+			return err
+		}
+		return quiet(exec.Command(maker, filepath.Join(tree, "build/Dockerfile"), context, "test", path, runtime.GOARCH))
+	})
+}
+
+// startEmpty is startBare for nodes that get Berth by its image, which they have. Meanwhile it builds Helm, which installs Berth.
+func startEmpty(t *testing.T, nodes int, far ...int) (c *cluster, helm string) {
+	t.Helper()
+	needCluster(t)
+	together(t, func() { c = startBare(t, nodes, far...) }, func() { buildImage(t) }, func() { helm = buildHelm(t) })
+	c.each(func(n *node) { n.load(buildImage(t)) })
+	return c, helm
 }
 
 // manifest returns a manifest of deploy/kubernetes with the test's image.
-func manifest(t *testing.T, name string) string {
+func manifest(t testing.TB, name string) string {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(programs.Tree(t), "deploy/kubernetes", name))
 	must(t, err)
 	image := regexp.MustCompile(`(?m)^( +)image: ghcr.io/berth-net/berth:v0.1.0$`)
-	if len(image.FindAll(raw, -1)) != 2 {
+	if len(image.FindAll(raw, -1)) < 2 { // the init container's and the container's
 		t.Fatalf("%s does not have the published image twice", name)
 	}
 	return string(image.ReplaceAll(raw, []byte("${1}image: "+berthImage+"\n${1}imagePullPolicy: Never")))
@@ -60,9 +70,7 @@ func manifest(t *testing.T, name string) string {
 // The cluster gets its network by the chart, and again by the manifest. Its nodes are ready once their agents are. Pods come and
 // go while the agents are replaced, and each DEL succeeds: nothing is left. The agents are not privileged, and lack nothing.
 func TestDaemonSet(t *testing.T) {
-	helm := buildHelm(t)
-	c := startBare(t, 3, 3)
-	c.loadBerth(t)
+	c, helm := startEmpty(t, 3, 3)
 	c.helm(helm, "install", "berth", chart(t), chartImage, "--wait", "--timeout=60s")
 	c.waitWhole()
 	c.available()

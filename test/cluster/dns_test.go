@@ -81,7 +81,7 @@ func (c *cluster) startDNS(t *testing.T) {
 	content, err := os.ReadFile(c.program("coredns"))
 	must(t, err)
 	image := filepath.Join(t.TempDir(), "coredns.tar")
-	programs.Image{Name: dnsImage, Entrypoint: []string{"/coredns"}, Files: []programs.File{{Name: "coredns", Mode: 0o755, Content: content}}}.Write(t, image)
+	must(t, programs.Image{Name: dnsImage, Entrypoint: []string{"/coredns"}, Files: []programs.File{{Name: "coredns", Mode: 0o755, Content: content}}}.Write(image))
 	for _, n := range c.nodes {
 		n.load(image)
 	}

@@ -58,10 +58,7 @@ func TestFigures(t *testing.T) {
 	for _, n := range c.nodes {
 		c.waitReady(n)
 	}
-	nettest.Eventually(t, "the default service account", func() bool {
-		_, err := c.kubectl("get", "serviceaccount", "default")
-		return err == nil
-	})
+	c.waitAccount()
 	for round := range 3 {
 		for i := range c.nodes {
 			n := c.nodes[(round+i)%2]

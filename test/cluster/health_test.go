@@ -39,12 +39,13 @@ func (n *node) health() (h api.ClusterHealth, well bool) {
 	return h, err == nil
 }
 
-// reaches says how a node reaches the others: "NODE PATH FAMILY", with "!" in front if it does not, and "?" if it has not tried.
-func (n *node) reaches() (ways []string) {
+// reaches says how a node reaches the others: "NODE PATH FAMILY", with "!" in front if it does not, and "?" if it has not tried. well is
+// whether the command says that all are well.
+func (n *node) reaches() (ways []string, well bool) {
 	n.t.Helper()
-	h, _ := n.health()
+	h, well := n.health()
 	if h.Error != "" {
-		return []string{h.Error}
+		return []string{h.Error}, well
 	}
 	for _, p := range h.Probes {
 		way := p.Node + " " + p.Path + " " + p.Family
@@ -57,7 +58,7 @@ func (n *node) reaches() (ways []string) {
 		ways = append(ways, way)
 	}
 	slices.Sort(ways)
-	return ways
+	return ways, well
 }
 
 // waysTo returns all ways to nodes.
@@ -79,15 +80,14 @@ func (c *cluster) wantReached() {
 	for _, n := range c.nodes {
 		want := waysTo(slices.DeleteFunc(slices.Clone(c.nodes), func(o *node) bool { return o == n })...)
 		var have []string
-		for end := time.Now().Add(nettest.Deadline); ; time.Sleep(100 * time.Millisecond) {
-			if have = n.reaches(); slices.Equal(have, want) {
-				break
-			}
+		well := false
+		for end := time.Now().Add(nettest.Deadline); !slices.Equal(have, want); time.Sleep(100 * time.Millisecond) {
 			if time.Now().After(end) {
 				c.t.Fatalf("%s reaches %q, want %q", n.name, have, want)
 			}
+			have, well = n.reaches()
 		}
-		if _, well := n.health(); !well {
+		if !well {
 			c.t.Errorf("%s reaches all nodes, and berth health fails", n.name)
 		}
 	}
@@ -96,12 +96,12 @@ func (c *cluster) wantReached() {
 // responder returns the addresses of a node's responder, as the cluster has them.
 func (c *control) responder(n *node) (addrs []string) {
 	c.t.Helper()
-	var o struct {
-		Metadata struct{ Annotations map[string]string }
-	}
-	c.get(&o, "node", n.name)
-	return []string{o.Metadata.Annotations["berth.dev/ipv4-health-ip"], o.Metadata.Annotations["berth.dev/ipv6-health-ip"]}
+	notes := c.object(n.name).Metadata.Annotations
+	return []string{notes["berth.dev/ipv4-health-ip"], notes["berth.dev/ipv6-health-ip"]}
 }
+
+// probing has nodes probe each other once a second.
+const probing = ", health: {interval: 1s}"
 
 // Each of three nodes reaches the two others, of which one is behind a router, by all ways. A link that is cut shows, on both
 // ends and nowhere else. A node keeps the addresses of its responder when its agent is killed, and when all that the
@@ -109,24 +109,39 @@ func (c *control) responder(n *node) (addrs []string) {
 func TestHealth(t *testing.T) {
 	c := startBare(t, 3, 3)
 	for _, n := range c.nodes {
-		n.healthConfig = ", health: {interval: 1s}"
-		n.startBerth(c.control)
+		n.healthConfig = probing
 	}
-	c.waitWhole()
-	c.wantReached()
+	c.shortRests()
+	c.startBerth()
+	for range c.ways() {
+		c.wantReached()
+		c.answersSoon()
+		c.cutOff(c.nodes[1])
+		c.responderStays(c.nodes[0])
+		c.noResponder(c.nodes[0], c.nodes[1], c.nodes[2])
+		c.wantReached()
+	}
+}
+
+// answersSoon checks how long others' answers take.
+func (c *cluster) answersSoon() {
+	c.t.Helper()
 	for _, n := range c.nodes {
 		h, _ := n.health()
 		for _, p := range h.Probes {
 			if p.Latency <= 0 || p.Latency > time.Second {
-				t.Errorf("%s has an answer from %s after %s", n.name, p.Node, p.Latency)
+				c.t.Errorf("%s has an answer from %s after %s", n.name, p.Node, p.Latency)
 			}
 		}
 		n.berth("audit")
-		t.Logf("%s", n.berth("health"))
+		c.t.Logf("%s", n.berth("health"))
 	}
+}
 
-	cut := c.nodes[1]
-	nettest.Run(t, nil, "ip link set u"+cut.name+" down")
+// cutOff cuts a node's link, and joins it again when all nodes have seen that.
+func (c *cluster) cutOff(cut *node) {
+	c.t.Helper()
+	nettest.Run(c.t, nil, "ip link set "+cut.uplink()+" down")
 	for _, n := range c.nodes {
 		want := []string{}
 		for _, o := range c.nodes {
@@ -142,45 +157,56 @@ func TestHealth(t *testing.T) {
 		}
 		slices.Sort(want)
 		var have []string
-		nettest.Eventually(t, fmt.Sprintf("%s to reach as %q", n.name, want), func() bool { have = n.reaches(); return slices.Equal(have, want) })
-		if _, well := n.health(); well {
-			t.Errorf("berth health is well on %s, which reaches %q", n.name, have)
+		well := false
+		nettest.Eventually(c.t, fmt.Sprintf("%s to reach as %q", n.name, want), func() bool { have, well = n.reaches(); return slices.Equal(have, want) })
+		if well {
+			c.t.Errorf("berth health is well on %s, which reaches %q", n.name, have)
 		}
 	}
-	nettest.Run(t, nil, "ip link set u"+cut.name+" up")
+	nettest.Run(c.t, nil, "ip link set "+cut.uplink()+" up")
 	c.wantReached()
+}
 
-	n := c.nodes[0]
+// responderStays kills a node's agent, and then takes all that it knew.
+func (c *cluster) responderStays(n *node) {
+	c.t.Helper()
 	was := c.responder(n)
 	n.berthd.kill()
 	n.berthd.start()
 	c.wantReached()
 	n.berth("audit")
 	if now := c.responder(n); !slices.Equal(now, was) {
-		t.Errorf("the responder has %v, and had %v before the agent was killed", now, was)
+		c.t.Errorf("the responder has %v, and had %v before the agent was killed", now, was)
 	}
 
 	n.berthd.kill()
 	n.mustRun(filepath.Join(n.bin, "berthd"), "--remove")
-	nettest.Eventually(t, "the responder's link to be gone", func() bool { return !responderLink.MatchString(nettest.Snapshot(t, n.net).String()) })
-	n.mustRun(found(t, "rm"), "-rf", "/var/lib/berth", "/run/berth")
+	nettest.Eventually(c.t, "the responder's link to be gone", func() bool { return !responderLink.MatchString(nettest.Snapshot(c.t, n.net).String()) })
+	n.mustRun(found(c.t, "rm"), "-rf", "/var/lib/berth", "/run/berth")
 	n.berthd.start()
 	c.wantReached()
 	n.berth("audit")
 	if h, _ := n.health(); !slices.Equal(h.Addresses, was) || !slices.Equal(c.responder(n), was) {
-		t.Errorf("the responder has %v, the cluster says %v, and it had %v before all was lost", h.Addresses, c.responder(n), was)
+		c.t.Errorf("the responder has %v, the cluster says %v, and it had %v before all was lost", h.Addresses, c.responder(n), was)
 	}
+}
 
-	n.berthd.kill()
-	n.healthConfig = ", health: {enabled: false}"
-	n.configure()
-	n.berthd.start()
-	nettest.Eventually(t, "the node to tell of no responder", func() bool { return strings.Join(c.responder(n), "") == "" })
-	other := c.nodes[1]
-	want := slices.DeleteFunc(waysTo(n, c.nodes[2]), func(w string) bool { return strings.HasPrefix(w, n.name+" pod") })
-	nettest.Eventually(t, "others to probe only the node itself", func() bool { return slices.Equal(other.reaches(), want) })
-	if s := nettest.Snapshot(t, n.net).String(); responderLink.MatchString(s) {
-		t.Errorf("a responder is left:\n%s", s)
+// noResponder has a node do without a responder for a while.
+func (c *cluster) noResponder(n, other, third *node) {
+	c.t.Helper()
+	again := func(config string) {
+		n.healthConfig = config
+		n.configure()
+		n.berthd.kill()
+		n.berthd.start()
+	}
+	again(", health: {enabled: false}")
+	nettest.Eventually(c.t, "the node to tell of no responder", func() bool { return strings.Join(c.responder(n), "") == "" })
+	want := slices.DeleteFunc(waysTo(n, third), func(w string) bool { return strings.HasPrefix(w, n.name+" pod") })
+	nettest.Eventually(c.t, "others to probe only the node itself", func() bool { have, _ := other.reaches(); return slices.Equal(have, want) })
+	if s := nettest.Snapshot(c.t, n.net).String(); responderLink.MatchString(s) {
+		c.t.Errorf("a responder is left:\n%s", s)
 	}
 	n.berth("audit")
+	again(probing)
 }

@@ -150,6 +150,10 @@ func (d *daemon) keepLog() {
 	}
 }
 
+// patience is how long programs that ask the API server wait until they take a connection for dead that says nothing: 10 s. By
+// client-go's defaults these are 45 s.
+var patience = []string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS=5", "HTTP2_PING_TIMEOUT_SECONDS=5"}
+
 func (d *daemon) start() {
 	d.t.Helper()
 	log, err := os.OpenFile(d.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -157,6 +161,7 @@ func (d *daemon) start() {
 	defer log.Close()
 	cmd, ended := exec.Command(d.program, d.args...), make(chan struct{})
 	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Env = append(os.Environ(), patience...)
 	must(d.t, d.enter(cmd))
 	go func() { cmd.Wait(); close(ended) }()
 	d.cmd, d.ended = cmd, ended

@@ -19,7 +19,19 @@ func TestMain(m *testing.M) {
 	case machineInit:
 		os.Exit(initMachine(os.Args[1], os.Args[2]))
 	}
-	programs.Main(m)
+	nettest.Enter()
+	os.Exit(run(m))
+}
+
+// run runs the tests, and removes what they share.
+func run(m *testing.M) int {
+	var err error
+	if artifacts, err = os.MkdirTemp("", "berth-cluster-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(artifacts)
+	return programs.Outside(m)
 }
 
 var must = nettest.Must

@@ -24,7 +24,6 @@ type node struct {
 	far    bool   // it is behind a router
 	card   int    // which network card it has: each has a MAC of its own
 	bin    string // folder of Berth's programs
-	image  string // file of writeImage
 
 	// What berthd.yaml says beyond the node's name.
 	pooled       bool   // pods get addresses of the cluster's pools
@@ -61,18 +60,14 @@ func (n *node) address6() string {
 // nodeName is the name of the n-th node, from 1 on.
 func nodeName(n int) string { return "n" + strconv.Itoa(n) }
 
-// startNode starts a node, and returns when its kubelet runs. image is a file of writeImage.
-func startNode(t *testing.T, c *control, number int, far bool, image string) *node {
+// startNode starts a node, and returns when its containerd has the pods' image. No kubelet runs there yet.
+func startNode(t *testing.T, number int, far bool) *node {
 	t.Helper()
-	at := nettest.Node(t)
-	name := nodeName(number)
-	n := &node{number: number, host: number, far: far, bin: programs.Own(t), image: image}
+	n := &node{number: number, host: number, far: far, bin: programs.Own(t)}
 	programs.MakeCgroup(t, n.cgroup())
-	n.machine = startMachine(t, name, at)
+	n.machine = startMachine(t, nodeName(number), nettest.Node(t))
 	n.connect()
 	n.startContainerd()
-	n.startKubelet(c)
-	n.startProxy(c)
 	return n
 }
 
@@ -137,7 +132,7 @@ func (n *node) startContainerd() {
 	n.write("etc/containerd/config.toml", containerdConfig)
 	n.containerd = n.daemon(found(n.t, "containerd"))
 	n.waitContainerd()
-	n.load(n.image)
+	n.load(writeImage(n.t))
 }
 
 // waitContainerd waits until the node's containerd serves. A kubelet ends if there is none yet.
@@ -218,6 +213,8 @@ clusterDNS: [` + clusterDNS + `]
 clusterDomain: cluster.local
 imageGCHighThresholdPercent: 100
 evictionHard: {memory.available: 1Mi}
+nodeStatusUpdateFrequency: 1s # a node whose network comes is ready at once
+nodeStatusReportFrequency: 5m
 `
 
 func (n *node) startKubelet(c *control) {

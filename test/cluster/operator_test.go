@@ -44,11 +44,9 @@ type player struct {
 // startPools starts the control plane, and so many operators.
 func startPools(t *testing.T, operators int, flags ...string) *pools {
 	t.Helper()
-	nettest.Need(t)
-	programs.Root(t, "the control plane's machine needs the machine's own root")
-	bin := kubernetes(t)
+	bin := needCluster(t)
 	bridge(t)
-	p := &pools{control: startControl(t, bin, nil), ctx: t.Context(), agents: map[string]*player{}}
+	p := &pools{control: startControl(t, bin), ctx: t.Context(), agents: map[string]*player{}}
 	scheme := runtime.NewScheme()
 	must(t, clientgoscheme.AddToScheme(scheme))
 	must(t, v1alpha1.AddToScheme(scheme))

@@ -24,9 +24,7 @@ func (c *cluster) scaleOperators(replicas int) {
 	c.t.Helper()
 	c.inSystem("scale", "deployment/berth-operator", fmt.Sprintf("--replicas=%d", replicas))
 	c.inSystem("rollout", "status", "deployment/berth-operator", "--timeout=60s")
-	nettest.Eventually(c.t, "the other operators to be gone", func() bool {
-		return len(strings.Fields(c.inSystem("get", "pods", operatorLabel, "-o", "name"))) == replicas
-	})
+	nettest.Eventually(c.t, "the other operators to be gone", func() bool { return len(c.list(operatorPods)) == replicas })
 }
 
 // operatorsConfined fails the test unless there are two operators, on a node each, that nobody gives rights on the node.

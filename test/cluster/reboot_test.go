@@ -109,20 +109,17 @@ func (c *cluster) reboots(n *node) {
 	if up := n.uptime(); up > time.Since(began)+(bootAge+1)*time.Second {
 		c.t.Errorf("%s is up for %s", n.name, up)
 	}
-	var seen struct {
-		Status struct{ NodeInfo struct{ BootID string } }
-	}
-	c.get(&seen, "node", n.name)
-	if id := n.mustRun(found(c.t, "cat"), "/proc/sys/kernel/random/boot_id"); strings.TrimSpace(id) != seen.Status.NodeInfo.BootID {
-		c.t.Errorf("the boot's id is %q, and the API server has %q", id, seen.Status.NodeInfo.BootID)
+	seen := c.object(n.name).Status.NodeInfo.BootID
+	if id := n.mustRun(found(c.t, "cat"), "/proc/sys/kernel/random/boot_id"); strings.TrimSpace(id) != seen {
+		c.t.Errorf("the boot's id is %q, and the API server has %q", id, seen)
 	}
 	c.mustKubectl("delete", "deployment", "web", "--cascade=foreground", "--timeout=60s")
 	c.nothingLeft(empty)
 }
 
 // found waits until all other nodes reach the pods of a node. ARP tells them of another network card at once. Of IPv6 their kernels
-// keep the former card until they ask again, which takes up to 53 s: the time that a neighbour counts as reachable (45 s at most),
-// and then probes (RFC 4861, 7.3.2).
+// would keep the former card for up to 53 s, the time that a neighbour counts as reachable (45 s at most) and then probes (RFC 4861,
+// 7.3.2): the agents have them ask anew when they hear of the boot.
 func (c *cluster) found(n *node, all []pod) {
 	c.t.Helper()
 	for _, o := range c.nodes {

@@ -31,7 +31,7 @@ func (c *control) serve(app string) (addrs []string, port int) {
 			Ports      []struct{ NodePort int }
 		}
 	}
-	c.get(&s, "service", app)
+	c.get(&s, defaultPath+"services/"+app)
 	if len(s.Spec.ClusterIPs) != 2 {
 		c.t.Fatalf("the service has the addresses %v", s.Spec.ClusterIPs)
 	}
@@ -55,19 +55,21 @@ func (c *cluster) servicesLead(all []pod) {
 		names = append(names, p.Metadata.Name)
 	}
 	meet := func(places []string) []string { return append([]string{"meet", strings.Join(names, ",")}, places...) }
-	askers := map[string]func() (string, error){
-		"the world": func() (string, error) { return c.run(c.pod, meet(places[2:])...) },
+	askers := map[string]func() error{
+		"the world": func() error { _, err := c.run(c.pod, meet(places[2:])...); return err },
 	}
 	for _, n := range c.nodes {
-		askers["node "+n.name] = func() (string, error) { return n.run(c.pod, meet(places)...) }
+		askers["node "+n.name] = func() error { _, err := n.run(c.pod, meet(places)...); return err }
 	}
 	for _, p := range all {
-		askers["pod "+p.Metadata.Name+" on "+p.Spec.NodeName] = func() (string, error) {
-			return c.kubectl(append([]string{"exec", p.Metadata.Name, "--", "/pod"}, meet(places)...)...)
+		askers["pod "+p.Metadata.Name+" on "+p.Spec.NodeName] = func() error {
+			line := c.call(p)
+			defer line.Close()
+			return tell(line, meet(places)...)
 		}
 	}
 	for who, ask := range askers {
-		if _, err := ask(); err != nil {
+		if err := ask(); err != nil {
 			c.t.Errorf("%s: %v", who, err)
 		}
 	}

@@ -30,10 +30,13 @@ spec:
   ipv6: {cidrs: ["fd00:244:0:c9::/112"], blockSize: 125}
 `
 
+// blue are the CIDRs of the pool that is for all pods.
+var blue = []string{"10.244.200.0/24", "fd00:244:0:c8::/112"}
+
 // share is what a node has of the pools.
-func (c *control) share(n *node) (out v1alpha1.NodeNetwork) {
+func (c *control) share(node string) (out v1alpha1.NodeNetwork) {
 	c.t.Helper()
-	c.get(&out, "nodenetwork", n.name)
+	c.get(&out, berthPath+"nodenetworks/"+node)
 	return out
 }
 
@@ -41,14 +44,14 @@ func (c *control) share(n *node) (out v1alpha1.NodeNetwork) {
 func (c *control) given(pool string) int64 {
 	c.t.Helper()
 	var p v1alpha1.IPPool
-	c.get(&p, "ippool", pool)
+	c.get(&p, berthPath+"ippools/"+pool)
 	return p.Status.Blocks.Given
 }
 
 // asks returns how many addresses of a pool a node asks for.
 func (c *control) asks(n *node, pool string) int32 {
 	c.t.Helper()
-	for _, r := range c.share(n).Status.Requests {
+	for _, r := range c.share(n.name).Status.Requests {
 		if r.Pool == pool {
 			return r.Addresses
 		}
@@ -59,7 +62,7 @@ func (c *control) asks(n *node, pool string) int32 {
 // holds returns how many blocks of a pool a node holds.
 func (c *control) holds(n *node, pool string) (blocks int) {
 	c.t.Helper()
-	for _, b := range c.share(n).Status.Held {
+	for _, b := range c.share(n.name).Status.Held {
 		if b.Pool == pool {
 			blocks++
 		}
@@ -72,7 +75,7 @@ func (c *cluster) wantPool(all []pod, pool string) {
 	c.t.Helper()
 	held := map[string][]v1alpha1.Block{}
 	for _, n := range c.nodes {
-		held[n.name] = c.share(n).Status.Held
+		held[n.name] = c.share(n.name).Status.Held
 	}
 	for _, p := range all {
 		for _, ip := range p.Status.PodIPs {
@@ -130,10 +133,8 @@ spec:
 // ask for, and each reaches each. Pods come and go while the agents are replaced, and each DEL succeeds. Blocks go back when pods
 // go, also those of a node that is gone for ever; and when the pools go, nothing is left on any node.
 func TestPools(t *testing.T) {
-	helm := buildHelm(t)
-	c := startBare(t, 3, 3)
-	c.loadBerth(t)
-	c.helm(helm, "install", "berth", chart(t), chartImage, "--set=pools.enabled=true", "--set-string=config.cooldown=1s", "--wait", "--timeout=60s")
+	c, helm := startEmpty(t, 3, 3)
+	c.helm(helm, "install", "berth", chart(t), chartImage, "--set=pools.enabled=true", "--set-string=config.cooldown=1s,config.sweepInterval=5s", "--wait", "--timeout=60s")
 	c.operatorsConfined()
 	c.apply(sharedPools)
 	c.waitWhole()
@@ -194,5 +195,5 @@ func TestPools(t *testing.T) {
 	for _, n := range c.nodes {
 		c.mustKubectl("delete", "node", n.name)
 	}
-	nettest.Eventually(t, "the nodes' objects to be gone", func() bool { return c.mustKubectl("get", "nodenetworks", "-o", "name") == "" })
+	nettest.Eventually(t, "the nodes' objects to be gone", func() bool { return len(c.list(berthPath+"nodenetworks")) == 0 })
 }

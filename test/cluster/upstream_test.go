@@ -57,7 +57,7 @@ func writeAgnhost(t *testing.T, c *cluster, name string) (file string) {
 	files = append(files, programs.File{Name: "bin/sh", Mode: 0o777, Link: found(t, "dash")},
 		programs.File{Name: "etc/passwd", Mode: 0o644, Content: []byte("root:x:0:0:root:/:/bin/sh\n")})
 	file = filepath.Join(t.TempDir(), "agnhost.tar")
-	programs.Image{Name: name, Entrypoint: []string{"/agnhost"}, Command: []string{"pause"}, Path: "/bin:/usr/bin:/", Files: files}.Write(t, file)
+	must(t, programs.Image{Name: name, Entrypoint: []string{"/agnhost"}, Command: []string{"pause"}, Path: "/bin:/usr/bin:/", Files: files}.Write(file))
 	return file
 }
 
@@ -67,7 +67,7 @@ func writePause(t *testing.T, pod string) (file string) {
 	content, err := os.ReadFile(pod)
 	must(t, err)
 	file = filepath.Join(t.TempDir(), "pause.tar")
-	programs.Image{Name: pauseImage, Command: []string{"/pod", "pause"}, Files: []programs.File{{Name: "pod", Mode: 0o755, Content: content}}}.Write(t, file)
+	must(t, programs.Image{Name: pauseImage, Command: []string{"/pod", "pause"}, Files: []programs.File{{Name: "pod", Mode: 0o755, Content: content}}}.Write(file))
 	return file
 }
 

@@ -17,17 +17,20 @@ const (
 	ofPools addressing = "pools"    // nodes get blocks of pools that they share
 )
 
-// startBothWays is startCluster for a test that ranges over ways: addresses rest for a second only, so that what they are of can
-// change at once.
+// startBothWays is startCluster for a test that ranges over ways.
 func startBothWays(t *testing.T, nodes int, far ...int) *cluster {
 	t.Helper()
 	c := startBare(t, nodes, far...)
+	c.shortRests()
+	c.startBerth()
+	return c
+}
+
+// shortRests has addresses rest for a second only, so that what pods' addresses are of can change at once.
+func (c *cluster) shortRests() {
 	for _, n := range c.nodes {
 		n.cooldown = "1s"
-		n.startBerth(c.control)
 	}
-	c.waitWhole()
-	return c
 }
 
 // ways has pods get addresses of their nodes' CIDRs, and then of pools that the nodes share. The body is to leave no pods. In the
@@ -41,6 +44,7 @@ func (c *cluster) ways() iter.Seq[addressing] {
 		c.startPools()
 		c.t.Logf("addresses are of %s", ofPools)
 		if yield(ofPools) {
+			c.sweep("1s")
 			c.endPools()
 		}
 	}
@@ -55,15 +59,23 @@ func (c *cluster) startPools() {
 	var former []string
 	for _, n := range c.nodes {
 		former = append(former, c.cidrs(n.name)...)
-		n.pooled, n.sweeps = true, "1s" // a sweep lets go of CIDRs that have drained
+		n.pooled = true
 	}
-	c.reconfigure()
+	c.sweep("1s")
 	for _, n := range c.nodes {
 		nettest.Eventually(c.t, n.name+" to have let go of the nodes' CIDRs", func() bool { return !n.has(former) })
-		n.sweeps = ""
+	}
+	c.sweep("")
+	c.waitWhole()
+}
+
+// sweep has the agents sweep so often; "": as often as by default, which is once in half a minute. A sweep lets go of what has drained.
+func (c *cluster) sweep(interval string) {
+	c.t.Helper()
+	for _, n := range c.nodes {
+		n.sweeps = interval
 	}
 	c.reconfigure()
-	c.waitWhole()
 }
 
 // endPools deletes the pools, and checks that no node has anything of them.
@@ -73,7 +85,7 @@ func (c *cluster) endPools() {
 	for _, n := range c.nodes {
 		nettest.Eventually(c.t, n.name+" to have nothing of the pools", func() bool { return c.ofPools(n) == "" })
 		n.berth("audit")
-		if s := c.share(n); len(s.Spec.Blocks)+len(s.Status.Held) > 0 {
+		if s := c.share(n.name); len(s.Spec.Blocks)+len(s.Status.Held) > 0 {
 			c.t.Errorf("%s has %v and holds %v of pools that are gone", n.name, s.Spec.Blocks, s.Status.Held)
 		}
 	}
@@ -82,14 +94,12 @@ func (c *cluster) endPools() {
 // reconfigure starts all agents anew, with the configuration that their nodes are to have now.
 func (c *cluster) reconfigure() {
 	c.t.Helper()
-	for _, n := range c.nodes {
+	c.each(func(n *node) {
 		n.configure()
 		n.berthd.kill()
 		n.berthd.start()
-	}
-	for _, n := range c.nodes {
 		n.berthd.until("berthd to serve", n.serves)
-	}
+	})
 }
 
 // has reports whether the node has routes of one of these CIDRs.

@@ -122,7 +122,7 @@ func (d *daemon) serve(t *testing.T) {
 		return d.crictlCommand("info").Run() == nil
 	})
 	image := filepath.Join(d.dir, "image.tar")
-	programs.Image{Name: imageName, Command: sleeper, Files: programs.Busybox(t, applets...)}.Write(t, image)
+	must(t, programs.Image{Name: imageName, Command: sleeper, Files: programs.Busybox(t, applets...)}.Write(image))
 	load := exec.Command("ctr", "--address", d.dir+"/c.sock", "--namespace", "k8s.io",
 		"images", "import", "--snapshotter", "native", image)
 	if out, err := load.CombinedOutput(); err != nil {

@@ -35,9 +35,11 @@ type Image struct {
 }
 
 // Write writes the image into a file, as an archive in the OCI image layout.
-func (i Image) Write(t testing.TB, file string) {
-	t.Helper()
-	layer := archive(t, i.Files)
+func (i Image) Write(file string) error {
+	layer, err := archive(i.Files)
+	if err != nil {
+		return fmt.Errorf("image %s: %w", i.Name, err)
+	}
 	parts := map[string][]byte{"oci-layout": []byte(`{"imageLayoutVersion": "1.0.0"}`)}
 	add := func(mediaType string, content []byte) blob {
 		digest := fmt.Sprintf("%x", sha256.Sum256(content))
@@ -45,23 +47,27 @@ func (i Image) Write(t testing.TB, file string) {
 		return blob{MediaType: mediaType, Digest: "sha256:" + digest, Size: len(content)}
 	}
 	layerBlob := add("application/vnd.oci.image.layer.v1.tar", layer)
-	config := add("application/vnd.oci.image.config.v1+json", encode(t, map[string]any{
+	config := add("application/vnd.oci.image.config.v1+json", encode(map[string]any{
 		"created": time.Unix(0, 0).UTC(), "architecture": runtime.GOARCH, "os": "linux",
 		"config": map[string]any{"Entrypoint": i.Entrypoint, "Cmd": i.Command, "Env": []string{"PATH=" + cmp.Or(i.Path, "/bin")}},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{layerBlob.Digest}},
 	}))
-	manifest := add("application/vnd.oci.image.manifest.v1+json", encode(t, map[string]any{
+	manifest := add("application/vnd.oci.image.manifest.v1+json", encode(map[string]any{
 		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
 		"config": config, "layers": []blob{layerBlob},
 	}))
 	manifest.Annotations = map[string]string{"io.containerd.image.name": i.Name}
-	parts["index.json"] = encode(t, map[string]any{"schemaVersion": 2, "manifests": []blob{manifest}})
+	parts["index.json"] = encode(map[string]any{"schemaVersion": 2, "manifests": []blob{manifest}})
 
 	var files []File
 	for name, content := range parts {
 		files = append(files, File{Name: name, Mode: 0o644, Content: content})
 	}
-	nettest.Must(t, os.WriteFile(file, archive(t, files), 0o644))
+	whole, err := archive(files)
+	if err != nil {
+		return fmt.Errorf("image %s: %w", i.Name, err)
+	}
+	return os.WriteFile(file, whole, 0o644)
 }
 
 // Busybox returns the files of an image of busybox, under its own name and its applets' names in /bin.
@@ -86,8 +92,7 @@ type File struct {
 	Link    string
 }
 
-func archive(t testing.TB, files []File) []byte {
-	t.Helper()
+func archive(files []File) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
 	for _, f := range files {
@@ -95,18 +100,24 @@ func archive(t testing.TB, files []File) []byte {
 		if f.Link != "" {
 			h.Typeflag, h.Linkname = tar.TypeSymlink, f.Link
 		}
-		nettest.Must(t, w.WriteHeader(h))
+		if err := w.WriteHeader(h); err != nil {
+			return nil, err
+		}
 		if _, err := w.Write(f.Content); err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 	}
-	nettest.Must(t, w.Close())
-	return out.Bytes()
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
 }
 
-func encode(t testing.TB, v any) []byte {
-	t.Helper()
+// encode returns a part of an image as JSON. Such parts are strings, numbers, lists and maps, so that nothing can fail.
+func encode(v any) []byte {
 	raw, err := json.Marshal(v)
-	nettest.Must(t, err)
+	if err != nil {
+		panic(err)
+	}
 	return raw
 }

@@ -89,6 +89,16 @@ func Peers(t testing.TB, names ...string) string {
 	return dir
 }
 
+// Flannel returns the folder that `make flannel` fills, and ends the test if nobody has filled it.
+func Flannel(t testing.TB) string {
+	t.Helper()
+	dir := filepath.Join(Tree(t), "bin", "flannel")
+	if _, err := os.Stat(filepath.Join(dir, ".stamp")); err != nil {
+		Missing(t, "flannel is missing: run `make flannel`")
+	}
+	return dir
+}
+
 // Need ends the test unless all of these programs are in PATH.
 func Need(t testing.TB, names ...string) {
 	t.Helper()

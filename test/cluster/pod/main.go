@@ -1,13 +1,17 @@
 // The pod of test/cluster: a program that is all of a container image.
 //
 //	pod pause           # the sandbox: waits
-//	pod serve           # tells everybody who connects to port 8080 its name ($POD) and the client's address, and then much more
+//	pod serve           # tells everybody who connects to port 8080 its name ($POD) and the client's address, and then much more;
+//	                    # whoever connects to port 8081 writes a line "ask ..." or "meet ...", and is told "well" or what is not
 //	pod ask NAME=ADDR...  # asks others, and fails unless each has its name and sees this pod's own address
 //	pod meet NAME,... ADDR:PORT...  # asks at each place until each of the others has answered there
 //	nc [-v] [-t] [-u] [-w SECONDS] HOST PORT  # sends its standard input, by TCP or UDP, and prints what is answered
 package main
 
 import (
+	"bufio"
+	"cmp"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -22,7 +26,8 @@ import (
 	"time"
 )
 
-const port = "8080"
+// The ports of serve: for others, and for tests that have the pod ask others.
+const port, orders = "8080", "8081"
 
 // more fills packets of the size of the path's MTU.
 var more = strings.Repeat("more ", 20_000)
@@ -42,17 +47,25 @@ func main() {
 			os.Exit(1)
 		}
 		pause()
-	case "ask":
-		if !askAll(os.Args[2:]) {
-			os.Exit(1)
-		}
-	case "meet":
-		if !meetAll(strings.Split(os.Args[2], ","), os.Args[3:]) {
+	case "ask", "meet":
+		if said := obey(os.Args[1:]); said != "" {
+			fmt.Print(said)
 			os.Exit(1)
 		}
 	default:
 		pause()
 	}
+}
+
+// obey does what "ask" or "meet" with its arguments says, and returns what went wrong; "": nothing.
+func obey(order []string) (said string) {
+	switch {
+	case len(order) > 1 && order[0] == "ask":
+		return askAll(order[1:])
+	case len(order) > 2 && order[0] == "meet":
+		return meetAll(strings.Split(order[1], ","), order[2:])
+	}
+	return fmt.Sprintf("%q is no order\n", order)
 }
 
 // pause waits for SIGTERM, says so, and goes on for as long as $LINGER says.
@@ -99,6 +112,21 @@ func nc(args []string) error {
 }
 
 func serve() error {
+	return errors.Join(
+		listen(port, func(conn net.Conn) {
+			fmt.Fprintf(conn, "%s %s\n%s", os.Getenv("POD"), conn.RemoteAddr().(*net.TCPAddr).IP, more)
+		}),
+		listen(orders, func(conn net.Conn) {
+			line, err := bufio.NewReader(conn).ReadString('\n')
+			if err != nil {
+				return
+			}
+			fmt.Fprintln(conn, cmp.Or(obey(strings.Fields(line)), "well"))
+		}))
+}
+
+// listen has everybody served who connects to a port.
+func listen(port string, serve func(net.Conn)) error {
 	l, err := net.Listen("tcp", ":"+port)
 	if err != nil {
 		return err
@@ -110,16 +138,17 @@ func serve() error {
 				fmt.Fprintln(os.Stderr, err)
 				os.Exit(1)
 			}
-			fmt.Fprintf(conn, "%s %s\n%s", os.Getenv("POD"), conn.RemoteAddr().(*net.TCPAddr).IP, more)
-			conn.Close()
+			go func() {
+				defer conn.Close()
+				serve(conn)
+			}()
 		}
 	}()
 	return nil
 }
 
-// askAll asks all others at once, and prints what went wrong.
-func askAll(others []string) (well bool) {
-	well = true
+// askAll asks all others at once, and returns what went wrong.
+func askAll(others []string) (said string) {
 	var (
 		all sync.WaitGroup
 		mu  sync.Mutex
@@ -130,18 +159,16 @@ func askAll(others []string) (well bool) {
 			if err := ask(name, addr); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
-				fmt.Printf("%s at %s: %v\n", name, addr, err)
-				well = false
+				said += fmt.Sprintf("%s at %s: %v\n", name, addr, err)
 			}
 		})
 	}
 	all.Wait()
-	return well
+	return said
 }
 
-// meetAll asks at places until each of the others has answered there.
-func meetAll(names, places []string) (well bool) {
-	well = true
+// meetAll asks at places until each of the others has answered there, and returns what went wrong.
+func meetAll(names, places []string) (trouble string) {
 	for _, place := range places {
 		met := map[string]bool{}
 		for end := time.Now().Add(30 * time.Second); len(met) < len(names); {
@@ -151,13 +178,12 @@ func meetAll(names, places []string) (well bool) {
 				met[name] = true
 			}
 			if time.Now().After(end) {
-				fmt.Printf("at %s answer only %v of %v; last: %q, %v\n", place, met, names, said, err)
-				well = false
+				trouble += fmt.Sprintf("at %s answer only %v of %v; last: %q, %v\n", place, met, names, said, err)
 				break
 			}
 		}
 	}
-	return well
+	return trouble
 }
 
 func ask(name, addr string) error {
