@@ -181,11 +181,15 @@ func (e *Engine) depart(id hold.ID, d *departure, places chan struct{}) error {
 	} else if !l.cut {
 		l.cut, l.cutAt = true, e.now()
 	}
-	done := e.advance(l)
+	var last []*leaving
+	if e.advance(l) {
+		last = append(last, l)
+	}
+	last = append(last, e.letPass(l)...)
 	e.note(l) // the owners that need this owner may have got stuck before
 	e.mu.Unlock()
-	if done {
-		e.background(func() { e.forget([]*leaving{l}) })
+	if len(last) > 0 {
+		e.background(func() { e.forget(last) })
 	}
 	return err
 }

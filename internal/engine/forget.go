@@ -90,7 +90,7 @@ func (e *Engine) ended(ls []*leaving) (last []*leaving) {
 		delete(e.asked, l.owner.ID)
 		delete(e.unused, l.owner.ID)
 		close(l.gone)
-		last = append(last, e.goOn(l.owner.Needs)...)
+		last = append(last, e.goOn(e.behind(l))...)
 	}
 	return last
 }

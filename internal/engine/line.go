@@ -340,6 +340,9 @@ func (n *line) lost(jobs []job, began time.Time) {
 		}
 		s.trouble = s.trouble.underWay(e, j.l.owner, err, began)
 		e.advance(j.l) // advance returns false: this hold is left
+		if last := e.letPass(j.l); len(last) > 0 {
+			e.spawn(func() { e.forget(last) })
+		}
 		e.note(j.l)
 	}
 }
@@ -377,6 +380,7 @@ func (n *line) settle(jobs []job, errs []error, hung bool) {
 		if e.advance(j.l) {
 			done = append(done, j.l)
 		}
+		done = append(done, e.letPass(j.l)...)
 		e.note(j.l)
 	}
 	// An owner's other holds may have waited for this one.

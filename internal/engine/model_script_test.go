@@ -37,8 +37,9 @@ type step struct {
 	name  string
 	needs []string // other names; change: the need that is lost
 	kinds []string
-	at    int // index of a thing; change: the lost one; expire: the process
-	tag   int // the step's number
+	at    int  // index of a thing; change: the lost one; expire: the process
+	tag   int  // the step's number
+	joins bool // taking, race: the name joins the names that it needs
 
 	address string // claim, change, grant, pass
 	from    string // change, pass: the name that had the address; "" in a change: the address is lost
@@ -103,6 +104,7 @@ func (s *script) step() (step, bool) {
 				st.needs = append(st.needs, need)
 			}
 		}
+		st.joins = len(st.needs) > 0 && s.IntN(2) == 0
 		if ok && st.verb == taking {
 			s.model[st.name] = wanted{kinds: st.kinds, needs: st.needs}
 		}

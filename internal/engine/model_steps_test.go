@@ -82,7 +82,10 @@ func (r *modelRun) incarnation(s step, needs ...hold.ID) hold.Owner {
 	defer r.mu.Unlock()
 	r.unsure[s.name] = append(r.unsure[s.name], o.ID)
 	o.Ordered = s.tag%2 == 0
-	r.needs[o.ID], r.ordered[o.ID] = needs, o.Ordered
+	if s.joins {
+		o.Joined = s.tag
+	}
+	r.needs[o.ID], r.ordered[o.ID], r.joined[o.ID] = needs, o.Ordered, o.Joined
 	if hasBlock(o) {
 		r.loosen(o.ID)
 	}
@@ -426,9 +429,9 @@ func (r *modelRun) leave(name string) []hold.ID {
 	}
 	var visit func(string, hold.ID)
 	visit = func(n string, id hold.ID) {
-		o := r.standing[n]
+		gone := r.standing[n]
 		delete(r.standing, n)
-		if !hasBlock(o) {
+		if !hasBlock(gone) {
 			for needer, of := range r.standing {
 				if slices.Contains(of.Needs, id) {
 					visit(needer, of.ID)
@@ -436,6 +439,7 @@ func (r *modelRun) leave(name string) []hold.ID {
 			}
 		}
 		r.unsure[name] = append(r.unsure[name], id)
+		r.with[id] = o.ID
 	}
 	visit(name, o.ID)
 	return slices.Clone(r.unsure[name])

@@ -90,6 +90,8 @@ type modelRun struct {
 	passed   map[string]bool  // by thing: its owner has lost it by a change, or may lose it by a rollback
 	tried    map[string]bool  // by thing: its release was tried in this life
 	ordered  map[hold.ID]bool
+	joined   map[hold.ID]int
+	with     map[hold.ID]hold.ID  // the owner with which a release has taken another one
 	changing map[int]hold.Hold    // by step: the hold that a change takes away
 	strays   map[hold.ID]bool     // owners of stray things, which nobody ever took
 	untaken  map[hold.ID]bool     // Take has failed in this life
@@ -118,6 +120,8 @@ func newModelRun(t *testing.T, seed uint64, sh shape) *modelRun {
 		passed:   map[string]bool{},
 		tried:    map[string]bool{},
 		ordered:  map[hold.ID]bool{},
+		joined:   map[hold.ID]int{},
+		with:     map[hold.ID]hold.ID{},
 		changing: map[int]hold.Hold{},
 		strays:   map[hold.ID]bool{},
 		untaken:  map[hold.ID]bool{},
@@ -183,11 +187,11 @@ func hasBlock(o hold.Owner) bool {
 }
 
 // watchOrder checks the order of releases. When a thing of an owner goes, nothing is left of
-// the owners that need that owner. When a reservation goes, nothing is left that uses it, and
-// no reservation that came later.
+// the owners that need that owner; of those that join it, and go ahead of it, everything was tried. When a
+// reservation goes, nothing is left that uses it, and no reservation that came later.
 func (r *modelRun) watchOrder(owner hold.ID, s *thing) {
 	owed := map[string]bool{} // also of a call that began, and has not come here within its limit
-	for _, o := range r.Owed(owner) {
+	for _, o := range r.Owed("") {
 		if o.Hold.Spec != nil {
 			owed[o.Hold.Spec.String()] = true
 		}
@@ -196,13 +200,25 @@ func (r *modelRun) watchOrder(owner hold.ID, s *thing) {
 		for thing, id := range r.world.things {
 			k, n, _ := strings.Cut(thing, " ")
 			switch {
-			case slices.Contains(r.needs[id], owner) && k != "note", s.K == "lease" && id == owner && (isUse(k) || k == "lease" && place(n) > place(s.N)):
+			case slices.Contains(r.needs[id], owner) && r.joined[id] == 0 && k != "note", s.K == "lease" && id == owner && (isUse(k) || k == "lease" && place(n) > place(s.N)):
 				r.t.Errorf("%s of %s is released before %s", s, owner, thing)
 			case id == owner && r.ordered[id] && r.plan.Surfaced() == "" && s.isUse() && isUse(k) && !r.passed[thing] && !r.tried[thing] && !owed[thing] && place(n) > place(s.N):
 				r.t.Errorf("%s of %s is released before %s was tried", s, owner, thing)
+			case r.isAhead(id, owner) && r.plan.Surfaced() == "" && s.isUse() && isUse(k) && !r.passed[thing] && !r.tried[thing] && !owed[thing]:
+				r.t.Errorf("%s of %s is released before %s of %s, which goes ahead of it, was tried", s, owner, thing, id)
 			}
 		}
 	})
+}
+
+// isAhead reports whether an owner is released ahead of another one: it joins the other one, or a release takes both with
+// what both join.
+func (r *modelRun) isAhead(id, other hold.ID) bool {
+	joins := func(lead hold.ID) bool { return slices.Contains(r.needs[id], lead) }
+	if o, ok := r.ledger.Owner(id); !ok || o.Wanted() || r.stays(id) || r.joined[id] == 0 {
+		return false
+	}
+	return joins(other) || r.joined[other] > 0 && r.joined[id] > r.joined[other] && r.with[id] != "" && r.with[id] == r.with[other] && slices.ContainsFunc(r.needs[other], joins)
 }
 
 // place is where a thing stands in its owner's order. Things that a change has brought come

@@ -173,15 +173,15 @@ func (r *modelRun) pause() time.Duration {
 	return 200 * time.Microsecond
 }
 
-// wantTried checks that all Use holds of an ordered owner are tried although some releases
-// fail and nothing heals them. Only in a bubble the test knows when all tries are over.
+// wantTried checks that all Use holds of an ordered owner, and of an owner that others join, are tried although
+// some releases fail and nothing heals them. Only in a bubble the test knows when all tries are over.
 func (r *modelRun) wantTried() {
 	if !r.shape.bubble || !r.plan.lasts("release ") {
 		return
 	}
 	time.Sleep(2*r.pause() + 10*time.Millisecond)
 	for _, o := range r.ledger.Owners() {
-		if o.Wanted() || !o.Ordered || len(r.ledger.Needers(o.ID)) > 0 {
+		if o.Wanted() || r.stays(o.ID) || r.isStoodOn(o.ID) || !o.Ordered && len(r.ledger.Needers(o.ID)) == 0 {
 			continue
 		}
 		for _, h := range o.Holds {
@@ -193,6 +193,15 @@ func (r *modelRun) wantTried() {
 			}
 		}
 	}
+}
+
+// isStoodOn reports whether an owner has to wait for an owner that needs it: one that does not join it, or that has to wait
+// itself.
+func (r *modelRun) isStoodOn(id hold.ID) bool {
+	return slices.ContainsFunc(r.ledger.Needers(id), func(needer hold.ID) bool {
+		o, ok := r.ledger.Owner(needer)
+		return ok && (o.Joined == 0 || r.isStoodOn(needer))
+	})
 }
 
 // watchLimit checks the deadline of a call: it is within the kind's own limit, and beyond the

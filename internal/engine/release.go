@@ -211,30 +211,30 @@ func (e *Engine) unreleased(l *leaving) []hold.Hold {
 
 // advance sends each hold that can be released now to its kind's line. Nothing goes before
 // the cut has been tried. While the owner can be reached, advance sends only the holds whose
-// kind has a Cut. Use and Reserve holds wait until no other owner needs this owner any more.
-// Reserve holds go after all Use holds, one by one. If only Tell holds that have failed are left,
-// advance frees the owner's names. advance returns true if nothing is left and the owner can be
-// forgotten, and returns true only once. Engine.mu is held.
+// kind has a Cut. Use and Reserve holds wait until no other owner needs this owner any more, and until
+// the owners that join it have been tried (join.go). Reserve holds go after all Use holds, one by one. If only
+// Tell holds that have failed are left, or owners that join this one, advance frees the owner's names.
+// advance returns true if nothing is left and the owner can be forgotten, and returns true only once. Engine.mu is held.
 func (e *Engine) advance(l *leaving) bool {
 	if !l.tried {
 		return false
 	}
-	reachable, needed := l.reachable(), len(e.Ledger.Needers(l.owner.ID)) > 0
+	reachable, waits := l.reachable(), e.isStoodOn(l) || e.awaits(l)
 	for i, s := range l.state {
 		switch {
-		case s.stage == hold.Reserve, s.stage == hold.Use && (needed || l.owner.Ordered && !l.turn(i, reachable)):
+		case s.stage == hold.Reserve, s.stage == hold.Use && (waits || l.owner.Ordered && !l.turn(i, reachable)):
 		case s.cuts || !reachable:
 			e.send(l, i)
 		}
 	}
-	if l.left(hold.Use) > 0 || needed {
+	if l.left(hold.Use) > 0 || waits {
 		return false
 	}
 	if i := l.lastReserve(); i >= 0 {
 		e.send(l, i)
 		return false
 	}
-	if l.left(hold.Tell) == 0 {
+	if l.left(hold.Tell) == 0 && !e.isJoined(l) {
 		forget := !l.final
 		l.final = true
 		return forget
@@ -250,9 +250,12 @@ func (e *Engine) advance(l *leaving) bool {
 // the other: each Use hold that was acquired later is released, has failed, or may not be
 // tried yet.
 func (l *leaving) turn(i int, reachable bool) bool {
-	return !slices.ContainsFunc(l.state[i+1:], func(s holdState) bool {
-		return s.stage == hold.Use && !s.released && s.trouble == nil && (s.cuts || !reachable)
-	})
+	return !slices.ContainsFunc(l.state[i+1:], func(s holdState) bool { return s.untried(reachable) })
+}
+
+// untried reports whether a Use hold may be tried, and has neither been released nor failed yet.
+func (s holdState) untried(reachable bool) bool {
+	return s.stage == hold.Use && !s.released && s.trouble == nil && (s.cuts || !reachable)
 }
 
 // reachable reports whether the cut has failed and a hold that it should have cut is still

@@ -21,10 +21,17 @@ func (n Name) String() string { return n.Space + ":" + n.Name }
 
 // Owner is one incarnation of something that has names and holds: an
 // attachment, an agent's pool, later a sandbox or a container.
+//
+// An owner may join the owners that it needs, instead of standing on them, as a pod's other networks join its
+// first one. It goes with them and ahead of them, as an owner that stands on them does. But they do not
+// wait for what it owes: each of its Use holds is tried once before they give back theirs, and their names are
+// free when their own holds are gone. Only their records stay until it is gone. Of the owners that join
+// the same owner, the one with the greatest Joined goes first.
 type Owner struct {
 	ID        ID              `json:"id"`
-	Needs     []ID            `json:"needs,omitempty"` // other owners, whose holds are released after this one's
-	Meta      json.RawMessage `json:"meta,omitempty"`  // opaque to engine and ledger
+	Needs     []ID            `json:"needs,omitempty"`  // other owners, whose holds are released after this one's
+	Joined    int             `json:"joined,omitempty"` // not 0: the owner joins those that it needs (below)
+	Meta      json.RawMessage `json:"meta,omitempty"`   // opaque to engine and ledger
 	Names     []Name          `json:"names,omitempty"`
 	Ordered   bool            `json:"ordered,omitempty"`  // its Use holds are released one after the other, in reverse of acquisition
 	Holds     []Hold          `json:"holds,omitempty"`    // in order of acquisition

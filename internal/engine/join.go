@@ -1,0 +1,87 @@
+package engine
+
+import (
+	"slices"
+
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// This file has the order of owners that join another one (hold.Owner.Joined): they give back their Use holds one owner after the
+// other, the greatest Joined first, and the owner that they join gives back its own last. As among the holds of an
+// ordered owner, what has failed once keeps nobody waiting any more.
+
+// isStoodOn reports whether another owner needs this one, and does not join it.
+func (e *Engine) isStoodOn(l *leaving) bool {
+	return slices.ContainsFunc(e.Ledger.Needers(l.owner.ID), func(id hold.ID) bool { return !e.joins(id) })
+}
+
+// isJoined reports whether another owner that joins this one is left.
+func (e *Engine) isJoined(l *leaving) bool {
+	return slices.ContainsFunc(e.Ledger.Needers(l.owner.ID), e.joins)
+}
+
+// joins reports whether an owner joins those that it needs.
+func (e *Engine) joins(id hold.ID) bool {
+	o, ok := e.Ledger.Owner(id)
+	return ok && o.Joined > 0
+}
+
+// awaits reports whether an owner that goes ahead of l does not stand, and has a Use hold that was not tried yet. Engine.mu
+// is held.
+func (e *Engine) awaits(l *leaving) bool {
+	return e.anyJoined(l.owner.ID, func(o hold.Owner) bool { return !e.hasPassed(o) }) ||
+		l.owner.Joined > 0 && slices.ContainsFunc(l.owner.Needs, func(lead hold.ID) bool {
+			return e.anyJoined(lead, func(o hold.Owner) bool { return o.Joined > l.owner.Joined && !e.hasPassed(o) })
+		})
+}
+
+// anyJoined reports whether is holds for one of the owners that join an owner.
+func (e *Engine) anyJoined(lead hold.ID, is func(hold.Owner) bool) bool {
+	return slices.ContainsFunc(e.Ledger.Needers(lead), func(id hold.ID) bool {
+		o, ok := e.Ledger.Owner(id)
+		return ok && o.Joined > 0 && is(o)
+	})
+}
+
+// hasPassed reports whether an owner stands, or each of its Use holds has been released, has failed or may not be tried
+// yet. Engine.mu is held.
+func (e *Engine) hasPassed(o hold.Owner) bool {
+	l := e.leaving[o.ID]
+	if l == nil || !l.tried {
+		return e.stands(o)
+	}
+	reachable := l.reachable()
+	return !slices.ContainsFunc(l.state, func(s holdState) bool { return s.untried(reachable) })
+}
+
+// letPass lets owners go on that may have waited for l (awaits). It returns the owners that can now be forgotten. Engine.mu is
+// held.
+func (e *Engine) letPass(l *leaving) (last []*leaving) {
+	if l.owner.Joined == 0 {
+		return nil
+	}
+	return e.goOn(e.behind(l))
+}
+
+// behind returns the owners that wait for an owner: those that it needs and, if it joins these, those that join the same and go
+// later. Each comes after those that it may have to wait for: if nothing of one can be tried, the next one goes on at once.
+func (e *Engine) behind(l *leaving) []hold.ID {
+	if l.owner.Joined == 0 {
+		return l.owner.Needs
+	}
+	var later []hold.Owner
+	for _, lead := range l.owner.Needs {
+		e.anyJoined(lead, func(o hold.Owner) bool {
+			if o.Joined < l.owner.Joined {
+				later = append(later, o)
+			}
+			return false
+		})
+	}
+	slices.SortFunc(later, func(a, b hold.Owner) int { return b.Joined - a.Joined })
+	var ids []hold.ID
+	for _, o := range later {
+		ids = append(ids, o.ID)
+	}
+	return append(ids, l.owner.Needs...)
+}
