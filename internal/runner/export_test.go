@@ -22,6 +22,13 @@ func (o *Options) Patience(draining, killing time.Duration, pause func(context.C
 	o.patiences = &p
 }
 
+// Looked has a runner call f when it has looked for leftovers, before it kills them.
+func (o *Options) Looked(f func()) {
+	p := usual
+	p.looked = f
+	o.patiences = &p
+}
+
 // BusyPauses is how many pauses there are between the tries to start a plugin that somebody writes.
 var BusyPauses = len(busyPauses)
 

@@ -118,11 +118,19 @@ func TestKilledRunner(t *testing.T) {
 			t.Errorf("%s has ended already, and the test shows nothing", child)
 		}
 	}
-	w.serve(w.options())
+	goOn := make(chan struct{})
+	o := w.options()
+	o.Looked(func() { <-goOn })
+	w.serve(o)
+	w.script("fine", `echo fine`)
+	_, err = w.client.Run(t.Context(), w.request("fine", "DEL", "other"))
+	must(t, err)
 	w.script("look", `for p in `+strings.Join(half, " ")+`; do grep -q '^State:.[^Z]' /proc/$p/status 2>/dev/null && echo $p lives; done; exit 0`)
-	a, err = w.client.Run(t.Context(), w.request("look", "DEL", "pod"))
-	if err != nil || len(a.Stdout) > 0 {
-		t.Errorf("during the retry: %+v, %v", a, err)
+	retry := w.begun(t.Context(), w.request("look", "DEL", "pod"))
+	nettest.Eventually(t, "the container's request to wait", func() bool { return w.runner.Waiting() == 1 })
+	close(goOn)
+	if r := <-retry; r.err != nil || len(r.answer.Stdout) > 0 {
+		t.Errorf("during the retry: %v", r)
 	}
 	if !alive(daemon) {
 		t.Error("the daemon of a plugin that had ended is dead")

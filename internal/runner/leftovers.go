@@ -38,6 +38,7 @@ func (r *Runner) endLeftovers() error {
 					delete(turns, rec)
 				}
 			}
+			r.looked()
 			r.killAll(alive)
 		}
 	})

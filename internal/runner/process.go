@@ -23,9 +23,11 @@ type patiences struct {
 	pause func(context.Context, time.Duration) bool
 	// after returns a channel that has something once a plugin's time is over.
 	after func(time.Duration) <-chan time.Time
+	// looked is called when leftovers have been looked for, before they are killed.
+	looked func()
 }
 
-var usual = patiences{draining: time.Second, killing: 5 * time.Second, pause: wait, after: time.After}
+var usual = patiences{draining: time.Second, killing: 5 * time.Second, pause: wait, after: time.After, looked: func() {}}
 
 // busyPauses are the pauses before further tries to start a plugin that somebody writes (ETXTBSY).
 var busyPauses = []time.Duration{10 * time.Millisecond, 50 * time.Millisecond, 200 * time.Millisecond, 700 * time.Millisecond, 2 * time.Second}

@@ -87,7 +87,7 @@ func failure(name, verb string, a *wire.Answer) error {
 		return failed(a, "plugin %s (%s) was ended by a signal: %s", name, verb, a.Signal)
 	}
 	printed := types.Error{}
-	if !cut && len(a.Stdout) > 0 && json.Unmarshal(a.Stdout, &printed) == nil && (printed.Code != 0 || printed.Msg != "") {
+	if len(a.Stdout) > 0 && json.Unmarshal(a.Stdout, &printed) == nil && (printed.Code != 0 || printed.Msg != "") {
 		return &printed
 	}
 	if len(a.Stdout) > 0 {
