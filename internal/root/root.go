@@ -23,6 +23,16 @@ func (d Dir) Socket() string { return filepath.Join(d.Run(), SocketName) }
 // directory's file descriptor: a socket's path has at most 107 bytes (unix(7)).
 const SocketName = "berthd.sock"
 
+// RunnerSocket is the socket of berth-runner, which runs CNI plugins for the agent.
+func (d Dir) RunnerSocket() string { return filepath.Join(d.Run(), RunnerSocketName) }
+
+// RunnerSocketName is the name of berth-runner's socket in Run.
+const RunnerSocketName = "runner.sock"
+
+// Running is the folder in which berth-runner keeps what it must know if it is killed: which plugins
+// run.
+func (d Dir) Running() string { return filepath.Join(d.Run(), "running") }
+
 // Epoch is the marker: a file that says where the agent served last, and that a reboot takes away.
 func (d Dir) Epoch() string { return filepath.Join(d.Run(), "epoch") }
 

@@ -20,6 +20,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/berth-net/berth/internal/daemon/socket"
 	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/internal/trace"
 )
@@ -33,6 +34,13 @@ const (
 	maxAsides = 1024            // requests that wait without a place (turn.Aside)
 	grace     = 5 * time.Second // to read or write, beyond a request's deadline
 )
+
+// ErrServed says that a daemon answers at a root already.
+var ErrServed = socket.ErrServed
+
+// Unserved returns ErrServed if a daemon listens at a root, whether it answers or not, and
+// else nil.
+func Unserved(dir root.Dir) error { return socket.Unserved(dir.Socket()) }
 
 // Options are a server's parts.
 type Options struct {
@@ -80,7 +88,7 @@ type Server struct {
 	stopOnce sync.Once
 
 	dir    root.Dir
-	socket atomic.Pointer[socket]
+	socket atomic.Pointer[socket.Socket]
 	first  chan struct{} // closed when there is a socket
 	http   *http.Server
 	tcp    atomic.Pointer[http.Server] // serves metrics by TCP; nil: nothing does
@@ -135,7 +143,7 @@ func (s *Server) newHTTP(h http.Handler, c *conns) *http.Server {
 // without a socket, and call Relisten.
 func (s *Server) Listen(dir root.Dir) error {
 	s.dir = dir
-	sock, err := listen(dir, s.log)
+	sock, err := socket.Listen(dir, root.SocketName, s.log)
 	if err != nil {
 		return fmt.Errorf("listening on %s: %w", dir.Socket(), err)
 	}
@@ -144,7 +152,7 @@ func (s *Server) Listen(dir root.Dir) error {
 }
 
 // heard has Serve go on with a socket.
-func (s *Server) heard(sock *socket) {
+func (s *Server) heard(sock *socket.Socket) {
 	if s.socket.Swap(sock) == nil {
 		close(s.first)
 	}
@@ -156,10 +164,10 @@ func (s *Server) heard(sock *socket) {
 // Shutdown.
 func (s *Server) Relisten() (again bool, err error) {
 	old := s.socket.Load()
-	if old != nil && old.there() {
+	if old != nil && old.There() {
 		return false, nil
 	}
-	sock, err := listen(s.dir, s.log)
+	sock, err := socket.Listen(s.dir, root.SocketName, s.log)
 	if err != nil && old == nil {
 		return false, fmt.Errorf("listening on %s: %w", s.dir.Socket(), err) // Listen's own words
 	}
@@ -188,7 +196,7 @@ func (s *Server) Serve() error {
 		case errors.Is(err, http.ErrServerClosed):
 			return nil
 		case sock == s.socket.Load():
-			return fmt.Errorf("serving on %s: %w", sock.path, err)
+			return fmt.Errorf("serving on %s: %w", s.dir.Socket(), err)
 		}
 	}
 }
@@ -204,7 +212,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.stopOnce.Do(func() { close(s.stopping) })
 	s.queue.stop()
 	if sock := s.socket.Load(); sock != nil {
-		sock.remove()
+		sock.Remove()
 	}
 	if tcp := s.tcp.Load(); tcp != nil {
 		_ = tcp.Close() // nobody needs the error: at worst a scrape of metrics has failed

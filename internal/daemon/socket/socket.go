@@ -1,4 +1,6 @@
-package server
+// Package socket makes a daemon's unix socket: only root and the daemon's own user can connect. It
+// takes the place of a socket that a dead daemon has left, and never that of a daemon that lives.
+package socket
 
 import (
 	"context"
@@ -21,39 +23,39 @@ import (
 // ErrServed says that a daemon answers at a root already.
 var ErrServed = errors.New("another agent serves this root")
 
-// errInWay says that something is in the socket's place that is no agent's socket, and that Listen
+// errInWay says that something is in the socket's place that is no daemon's socket, and that Listen
 // leaves alone: a folder or a file that is not empty, another program's socket, or what cannot be
 // removed.
 var errInWay = errors.New("something else is in the place of the agent's socket")
 
-// socket is the API's unix socket. Only root and the daemon's own user can connect: the
+// Socket is a daemon's unix socket. Only root and the daemon's own user can connect: the
 // modes of the directory and of the socket keep others out, and Accept checks each peer's
 // credentials.
-type socket struct {
+type Socket struct {
 	*net.UnixListener
 	path string
 	file os.FileInfo // identifies the socket's file
 	log  *slog.Logger
 }
 
-// Unserved returns ErrServed if a daemon listens at a root, whether it answers or not, and
+// Unserved returns ErrServed if a daemon listens at a path, whether it answers or not, and
 // else nil.
-func Unserved(dir root.Dir) error {
-	if err := checkStale(dir.Socket()); errors.Is(err, ErrServed) {
+func Unserved(path string) error {
+	if err := checkStale(path); errors.Is(err, ErrServed) {
 		return err
 	}
 	return nil
 }
 
-// listen makes the socket. It does not replace a live daemon's socket. It replaces a socket that a dead
-// daemon left, and empty things that are no socket: a container runtime makes a folder at the path of a
-// bind mount whose source is not there yet. If two daemons start at once, the ledger's lock decides
-// between them, not listen.
-func listen(dir root.Dir, log *slog.Logger) (*socket, error) {
+// Listen makes the socket of this name in dir's run folder, and makes the folder, too. It does not
+// replace a live daemon's socket. It replaces a socket that a dead daemon left, and empty things that are
+// no socket: a container runtime makes a folder at the path of a bind mount whose source is not there
+// yet. If two daemons start at once, a lock of theirs decides between them, not Listen.
+func Listen(dir root.Dir, name string, log *slog.Logger) (*Socket, error) {
 	if err := makeRun(dir); err != nil {
 		return nil, err
 	}
-	path := dir.Socket()
+	path := filepath.Join(dir.Run(), name)
 	if err := checkStale(path); err != nil {
 		return nil, err
 	}
@@ -73,7 +75,7 @@ func listen(dir root.Dir, log *slog.Logger) (*socket, error) {
 		_ = os.Remove(fresh)
 		return nil, err
 	}
-	return &socket{l, path, file, log}, nil
+	return &Socket{l, path, file, log}, nil
 }
 
 // makeRun makes the run folder, for the daemon's own user alone.
@@ -104,7 +106,7 @@ func makeRun(dir root.Dir) error {
 	return nil
 }
 
-// checkStale returns nil if listen may make its socket at path: if nothing is there, a socket on which
+// checkStale returns nil if Listen may make its socket at path: if nothing is there, a socket on which
 // no daemon listens, or something that is empty. It returns ErrServed if a daemon listens there, and
 // errInWay if something else is there.
 func checkStale(path string) error {
@@ -160,7 +162,7 @@ func bind(path string) (*net.UnixListener, error) {
 		// Without the short path: its number may change from try to try, and each new text is logged.
 		return nil, fmt.Errorf("making %s: %w", path, errors.Unwrap(err))
 	}
-	l.SetUnlinkOnClose(false) // publish renames the file, and remove removes it
+	l.SetUnlinkOnClose(false) // publish renames the file, and Remove removes it
 	return l, nil
 }
 
@@ -189,15 +191,15 @@ func publish(fresh, path string) (os.FileInfo, error) {
 	return file, nil
 }
 
-// there reports whether the socket's file is still in its place, where clients look for it.
-func (s *socket) there() bool {
+// There reports whether the socket's file is still in its place, where clients look for it.
+func (s *Socket) There() bool {
 	now, err := os.Lstat(s.path)
 	return err == nil && os.SameFile(now, s.file)
 }
 
-// remove removes the socket's file, unless a successor's socket is in its place.
-func (s *socket) remove() {
-	if !s.there() {
+// Remove removes the socket's file, unless a successor's socket is in its place.
+func (s *Socket) Remove() {
+	if !s.There() {
 		return
 	}
 	if err := os.Remove(s.path); err != nil {
@@ -206,7 +208,7 @@ func (s *socket) remove() {
 }
 
 // Accept returns the next connection of a user who may connect, and closes all others.
-func (s *socket) Accept() (net.Conn, error) {
+func (s *Socket) Accept() (net.Conn, error) {
 	for {
 		conn, err := s.AcceptUnix()
 		if err != nil {
