@@ -46,6 +46,14 @@ func CheckNewIfname(name string) *api.Error {
 	return CheckIfname(name)
 }
 
+// CheckIfnameKey is CheckNewIfname for a name that a key asks for.
+func CheckIfnameKey(key, name string) *api.Error {
+	if e := CheckNewIfname(name); e != nil {
+		return Errorf(CodeConfig, invalidConf, "%s is %s; expected %s", key, shown(name), expectIfname)
+	}
+	return nil
+}
+
 // nbsp is Latin-1's no-break space. The kernel's dev_valid_name refuses this byte like
 // other blanks, even as a part of a UTF-8 character such as "à".
 const nbsp = 0xa0

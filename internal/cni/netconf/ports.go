@@ -23,19 +23,17 @@ type Port struct {
 // record (ledger.MaxOwner), whatever else the record has.
 const maxPorts = 512
 
-const portsKey = "runtimeConfig.portMappings"
-
-// parsePorts reads host ports (CNI conventions, "portMappings"). Keys may be in any case, because
-// containerd writes HostPort where others write hostPort. A port that is asked for twice counts
-// once.
-func parsePorts(value []byte) ([]Port, *api.Error) {
+// ParsePorts reads host ports (CNI conventions, "portMappings"), which a key has. Keys of mappings may be
+// in any case, because containerd writes HostPort where others write hostPort. A port that is asked for
+// twice counts once.
+func ParsePorts(key string, value []byte) ([]Port, *api.Error) {
 	elements, err := scan.Array(value)
 	if err != nil || len(elements) > maxPorts {
-		return nil, cni.ConfigError(portsKey, value, "a list of at most 512 mappings")
+		return nil, cni.ConfigError(key, value, "a list of at most 512 mappings")
 	}
 	var ports []Port
 	for _, element := range elements {
-		p, e := parsePort(element)
+		p, e := parsePort(key, element)
 		if e != nil {
 			return nil, e
 		}
@@ -43,7 +41,7 @@ func parsePorts(value []byte) ([]Port, *api.Error) {
 			continue
 		}
 		if slices.ContainsFunc(ports, p.sameHost) {
-			return nil, cni.ConfigError(portsKey, element, "each host port once")
+			return nil, cni.ConfigError(key, element, "each host port once")
 		}
 		ports = append(ports, p)
 	}
@@ -57,11 +55,11 @@ func (p Port) sameHost(o Port) bool {
 	return p.Protocol == o.Protocol && alike && p.Host == o.Host && p.Container != o.Container
 }
 
-func parsePort(element []byte) (p Port, e *api.Error) {
+func parsePort(key string, element []byte) (p Port, e *api.Error) {
 	const number = "a number from 1 to 65535"
 	fields, err := scan.Object(element)
 	if err != nil {
-		return p, cni.ConfigError(portsKey, element, "objects")
+		return p, cni.ConfigError(key, element, "objects")
 	}
 	p.Protocol = "tcp"
 	for _, f := range fields {
@@ -81,17 +79,17 @@ func parsePort(element []byte) (p Port, e *api.Error) {
 			p.HostIP, ok = hostIP(f.Value)
 			expected = "an address of the node, or an empty string for all of them"
 		default:
-			return p, cni.FieldError(portsKey+"."+f.Key, f.Value, "a mapping has hostPort, containerPort, protocol and hostIP")
+			return p, cni.FieldError(key+"."+f.Key, f.Value, "a mapping has hostPort, containerPort, protocol and hostIP")
 		}
 		if !ok {
-			return p, cni.ConfigError(portsKey+"."+f.Key, f.Value, expected)
+			return p, cni.ConfigError(key+"."+f.Key, f.Value, expected)
 		}
 	}
 	if p.Host == 0 {
-		return p, cni.MissingError(portsKey+".hostPort", number)
+		return p, cni.MissingError(key+".hostPort", number)
 	}
 	if p.Container == 0 {
-		return p, cni.MissingError(portsKey+".containerPort", number)
+		return p, cni.MissingError(key+".containerPort", number)
 	}
 	return p, nil
 }

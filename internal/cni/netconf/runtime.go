@@ -36,9 +36,9 @@ func (c *Conf) setRuntime(value []byte) *api.Error {
 		case f.Key == "mac":
 			c.MAC, e = parseMAC(f.Value)
 		case f.Key == "portMappings":
-			c.Ports, e = parsePorts(f.Value)
+			c.Ports, e = ParsePorts("runtimeConfig.portMappings", f.Value)
 		case f.Key == "bandwidth":
-			c.Bandwidth, e = parseBandwidth(f.Value)
+			c.Bandwidth, e = ParseBandwidth("runtimeConfig.bandwidth", f.Value)
 		case !empty(f.Value):
 			return cni.FieldError("runtimeConfig."+f.Key, f.Value, "capabilities of Berth are ips, mac, portMappings and bandwidth; do not declare others")
 		}
@@ -84,7 +84,7 @@ func parseIPs(value []byte) ([]netip.Addr, *api.Error) {
 		if err != nil {
 			return nil, cni.ConfigError(key, element, expected)
 		}
-		ip, ok := parseIP(text)
+		ip, _, ok := ParseIP(text)
 		if !ok || len(ips) == 1 && ips[0].Is4() == ip.Is4() {
 			return nil, cni.ConfigError(key, element, expected)
 		}
@@ -93,17 +93,19 @@ func parseIPs(value []byte) ([]netip.Addr, *api.Error) {
 	return ips, nil
 }
 
-func parseIP(text string) (netip.Addr, bool) {
+// ParseIP reads an address that a pod can have, with or without a prefix length: bits is -1 without.
+func ParseIP(text string) (ip netip.Addr, bits int, ok bool) {
+	bits = -1
 	ip, err := netip.ParseAddr(text)
 	if err != nil {
 		prefix, err := netip.ParsePrefix(text)
 		if err != nil {
-			return netip.Addr{}, false
+			return netip.Addr{}, -1, false
 		}
-		ip = prefix.Addr()
+		ip, bits = prefix.Addr(), prefix.Bits()
 	}
 	usable := ip.Zone() == "" && !ip.Is4In6() && !ip.IsUnspecified() && !ip.IsMulticast() && !ip.IsLoopback()
-	return ip, usable
+	return ip, bits, usable
 }
 
 // parseMAC reads a requested MAC: six bytes in hexadecimal with colons.
