@@ -61,14 +61,14 @@ func TestVerifyPod(t *testing.T) {
 	}
 }
 
-// A pod cannot pass off a macvlan on a link of its own as the owner's.
+// A pod cannot pass off a macvlan on a link of its own, which has the parent's index, as the owner's.
 func TestForged(t *testing.T) {
 	f := newFixture(t)
 	pod, h := f.taken(1)
 	was := f.show(h)
 	nettest.Run(t, pod, "ip link del net1")
-	nettest.Run(t, pod, fmt.Sprintf("ip link add mine index %d type veth peer name other", was.Peer+1000))
-	nettest.Run(t, pod, fmt.Sprintf("ip link add link mine name net1 index %d mtu 1400 address %s type macvlan mode bridge", was.Index, specOf(h).MAC))
+	nettest.Run(t, pod, fmt.Sprintf("ip link add mine index %d type veth peer name other", was.Peer))
+	nettest.Run(t, pod, fmt.Sprintf("ip link add link mine name net1 mtu 1400 address %s type macvlan mode bridge", specOf(h).MAC))
 	must(t, nettest.Command(pod, "ip", "link", "set", "net1", "alias", specOf(h).Alias).Run())
 	nettest.Run(t, pod, fmt.Sprintf("ip link set net1 group %d", f.groups.Live()))
 	for what, err := range map[string]error{"Verify": f.verify(h), "CHECK": f.all.VerifyPod(t.Context(), h)} {
