@@ -26,13 +26,16 @@ type End struct {
 	MAC   net.HardwareAddr // empty: a random address
 	MTU   int              // bytes; 0: the kernel's default, 1,500
 	Index int              // of the host's end; 0: the kernel chooses an index that no link has had yet
+	// Master is the index of the bridge that the host's end is born as a port of; 0: none. The kernel first makes
+	// the pair: if it cannot make the end a port, it deletes the pair again.
+	Master int
 }
 
 // AddVeth makes a veth pair. The kernel creates the peer right in another network namespace, whose open
 // file descriptor is netns, and the host's end right in a link group. If another link has one of the
 // names or the index, the error is kernel.ErrExists, and the kernel makes nothing.
 //
-//	ip link add HOST [index N] address MAC mtu N group G numtxqueues 1 numrxqueues 1 type veth
+//	ip link add HOST [index N] address MAC mtu N group G [master DEV] numtxqueues 1 numrxqueues 1 type veth
 //	    peer POD address MAC mtu N numtxqueues 1 numrxqueues 1 netns FD
 func AddVeth(host End, group uint32, peer End, netns int) Request {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
@@ -48,6 +51,9 @@ func AddVeth(host End, group uint32, peer End, netns int) Request {
 	at.Index = int32(host.Index)
 	parts := append([]nl.NetlinkRequestData{at}, host.attributes()...)
 	parts = append(parts, nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(group)), info)
+	if host.Master != 0 {
+		parts = append(parts, nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(host.Master))))
+	}
 	return Request{
 		text:  "ip link add " + host.Name + " type veth peer " + peer.Name,
 		typ:   unix.RTM_NEWLINK,
@@ -110,6 +116,12 @@ func Up() Setting { return Setting{text: "up", flags: unix.IFF_UP, set: unix.IFF
 // Down is `down`. The kernel deletes the link's routes and neighbours.
 func Down() Setting { return Setting{text: "down", flags: unix.IFF_UP} }
 
+// Promisc is `promisc on`: a bridge, for one, then also receives frames for other MACs than its own. The kernel
+// counts how often it is asked for, and takes this for one.
+func Promisc() Setting {
+	return Setting{text: "promisc on", flags: unix.IFF_PROMISC, set: unix.IFF_PROMISC}
+}
+
 // Group is `group N`.
 func Group(n uint32) Setting {
 	return Setting{text: fmt.Sprint("group ", n), attr: nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(n))}
@@ -128,6 +140,11 @@ func MTU(n int) Setting {
 // MAC is `address MAC`. The kernel deletes the link's neighbours.
 func MAC(mac net.HardwareAddr) Setting {
 	return Setting{text: "address " + mac.String(), attr: nl.NewRtAttr(unix.IFLA_ADDRESS, mac)}
+}
+
+// Master is `master DEV`: the link becomes a port of the bridge with an index.
+func Master(index int) Setting {
+	return Setting{text: fmt.Sprint("master ", index), attr: nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(index)))}
 }
 
 // NoMaster is `nomaster`.

@@ -1,6 +1,8 @@
 package rtnl
 
 import (
+	"bytes"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -24,6 +26,9 @@ func FuzzParse(f *testing.F) {
 		parseNeighbour(b)
 		parseUplinks(b)
 		parseWay(b)
+		parseMacvlan(b)
+		parseBridge(b)
+		parsePort(b)
 		for _, typ := range []uint16{unix.NLMSG_ERROR, unix.NLMSG_DONE} {
 			parseError(syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: typ, Flags: flags}, Data: b})
 		}
@@ -34,6 +39,37 @@ func FuzzParse(f *testing.F) {
 			r.answer(b)
 		}
 	})
+}
+
+// The messages about VLANs are those that iproute2 6.1 sends (strace), because not every kernel can filter VLANs:
+//
+//	ip link add br4 type bridge vlan_filtering 1 vlan_default_pvid 20
+//	bridge vlan add dev 4 vid 20 pvid untagged
+//	bridge vlan del dev 4 vid 20
+//
+// The bytes are those of a little-endian machine.
+func TestVLANMessages(t *testing.T) {
+	port := make([]byte, unix.SizeofIfInfomsg)
+	port[0], port[4] = unix.AF_BRIDGE, 4
+	with := func(attrs ...byte) []byte { return append(slices.Clone(port), attrs...) }
+	vlan := VLAN{ID: 20, PVID: true, Untagged: true}
+	for _, m := range []struct {
+		r    Request
+		typ  uint16
+		want []byte
+	}{
+		{SetPortVLAN(4, vlan), unix.RTM_SETLINK, with(12, 0, unix.IFLA_AF_SPEC, 0, 8, 0, 2, 0, 6, 0, 20, 0)},
+		{DelPortVLAN(4, vlan), unix.RTM_DELLINK, with(12, 0, unix.IFLA_AF_SPEC, 0, 8, 0, 2, 0, 0, 0, 20, 0)},
+	} {
+		if m.r.typ != m.typ || !bytes.Equal(m.r.body, m.want) {
+			t.Errorf("%s is %d % x, not %d % x", m.r, m.r.typ, m.r.body, m.typ, m.want)
+		}
+	}
+	info := within(AddBridge(Bridge{Name: "br4", VLANFiltering: true, PVID: 20}).body[unix.SizeofIfInfomsg:], unix.IFLA_LINKINFO)
+	data := within(info, unix.IFLA_INFO_DATA)
+	if !isSet(within(data, 7)) || uint16Of(within(data, 39)) != 20 { // IFLA_BR_VLAN_FILTERING, IFLA_BR_VLAN_DEFAULT_PVID
+		t.Errorf("the bridge's attributes are % x", data)
+	}
 }
 
 func TestAtLeast(t *testing.T) {
