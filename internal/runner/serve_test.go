@@ -250,15 +250,9 @@ func TestProcessesAtOnce(t *testing.T) {
 	if heard != "ADD\nADD\nDEL\nDEL\n" {
 		t.Errorf("run do %q", heard)
 	}
-	for range 5 {
-		_, err := hold.WriteString("go\n")
-		must(t, err)
-		read(1)
-	}
-	for range 4 {
-		_, err := hold.WriteString("go\n")
-		must(t, err)
-	}
+	_, err = hold.WriteString(strings.Repeat("go\n", len(ends)))
+	must(t, err)
+	read(5)
 	for _, end := range ends {
 		if r := <-end; r.err != nil || string(r.answer.Stdout) != "done\n" {
 			t.Error(r)
