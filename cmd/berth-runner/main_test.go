@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -48,8 +49,9 @@ func TestRuns(t *testing.T) {
 	})
 	a, err := c.Run(t.Context(), wire.Request{Find: wire.Find{Type: "plugin", Folders: []string{bin}}, Env: map[string]string{"CNI_COMMAND": "VERSION"}})
 	must(t, err)
-	if string(a.Stdout) != "SigIgn:\t0000000000000000\n" {
-		t.Errorf("the plugin ignores signals: %q", a.Stdout)
+	var ignored uint64 // as a mask; whoever began the test may ignore some, too
+	if n, err := fmt.Sscanf(string(a.Stdout), "SigIgn: %x", &ignored); n != 1 || ignored&(1<<(unix.SIGPIPE-1)) != 0 {
+		t.Errorf("the plugin ignores SIGPIPE: %q, %v", a.Stdout, err)
 	}
 	must(t, cmd.Process.Signal(unix.SIGTERM), cmd.Wait())
 }
