@@ -1,0 +1,228 @@
+package delegate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/berth-net/berth/internal/cni/result"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/ns"
+)
+
+// Options of New.
+type Options struct {
+	Exec invoke.Exec // runs the plugins (internal/runner/client)
+	// Open opens the network namespace of a pod, as ns.Ref.Open does.
+	Open func(ns.Ref) (ns.Handle, error)
+	// Run names this run of the agent. No other run has the same name.
+	Run string
+}
+
+// Delegates have other plugins make networks for pods.
+type Delegates struct {
+	Options
+
+	mu sync.Mutex
+	// begun has each spec, by its text, for which this run has executed a plugin, until its Release succeeds. The specs are what
+	// this run knows of the results.
+	begun map[string]*Spec
+}
+
+// New returns delegates.
+func New(o Options) *Delegates { return &Delegates{Options: o, begun: map[string]*Spec{}} }
+
+// Kind returns the kind. Its things end: another program may take a pod's interface away, and the plugins might give a new one
+// another address, of which nobody would tell the runtime. So the engine takes none again that was whole.
+func (d *Delegates) Kind() hold.Kind {
+	return hold.Kind{
+		Stage:     hold.Use,
+		New:       func() hold.Spec { return new(Spec) },
+		Discovers: true,
+		Ends:      true,
+		Acquire:   d.acquire,
+		Verify:    hold.VerifyEach(d.verify),
+		Release:   hold.Each(d.release),
+	}
+}
+
+// specOf returns a hold's spec.
+func specOf(h hold.Hold) (*Spec, error) {
+	s, ok := h.Spec.(*Spec)
+	if !ok {
+		return nil, fmt.Errorf("a hold of kind %s is no delegate", h.Spec.Kind())
+	}
+	return s, nil
+}
+
+// acquire executes ADD, unless it has been. If an ADD may have begun that nobody knows the end of, because it failed or the agent was
+// killed, acquire executes DEL first: a plugin need not bear a second ADD (CNI 1.1, section 2, "Lifecycle & Ordering").
+func (d *Delegates) acquire(ctx context.Context, h hold.Hold) error {
+	s, err := specOf(h)
+	if err != nil {
+		return err
+	}
+	d.recall(s)
+	netns, err := d.Open(s.Netns)
+	if errors.Is(err, ns.ErrGone) {
+		return fmt.Errorf("%w: %w", hold.ErrHomeless, err)
+	}
+	if err != nil {
+		return err
+	}
+	defer netns.Close()
+	if s.Done {
+		return d.there(s, netns)
+	}
+	all, err := s.plugins()
+	if err == nil {
+		err = errors.Join(d.find(s, all)...)
+	}
+	if err != nil {
+		return err
+	}
+	if d.mayHaveBegun(s) {
+		if err := d.del(ctx, s, s.Netns.Path); err != nil {
+			return fmt.Errorf("undoing an earlier ADD: %w", err)
+		}
+		s.Result = ""
+	}
+	switch there, err := netns.HasLink(s.Ifname); {
+	case err != nil:
+		return err
+	case there: // the plugins' DEL would delete it
+		return fmt.Errorf("interface %s exists in the pod: %w", s.Ifname, hold.ErrForeign)
+	}
+	d.note(s)
+	err = d.add(ctx, s, all)
+	d.note(s)
+	return err
+}
+
+// verify looks whether the pod still has what the plugins have made. It executes no plugin: CHECK does (Check).
+func (d *Delegates) verify(_ context.Context, h hold.Hold) error {
+	s, err := specOf(h)
+	if err != nil {
+		return err
+	}
+	known := *s
+	d.recall(&known)
+	netns, err := d.Open(s.Netns)
+	if errors.Is(err, ns.ErrGone) {
+		return fmt.Errorf("%s: %w: %w", s, hold.ErrGone, err)
+	}
+	if err != nil {
+		return err
+	}
+	defer netns.Close()
+	if known.Done {
+		return d.there(&known, netns)
+	}
+	switch there, err := netns.HasLink(s.Ifname); {
+	case err != nil:
+		return err
+	case there:
+		return fmt.Errorf("%s: %w", s, hold.ErrHalfMade)
+	}
+	return fmt.Errorf("%s: %w", s, hold.ErrGone)
+}
+
+// there returns hold.ErrEnded if a pod has none of the interfaces that the plugins have made there. The plugins may have made none.
+func (d *Delegates) there(s *Spec, netns ns.Handle) error {
+	names, err := s.interfaces()
+	if err != nil || len(names) == 0 {
+		return err
+	}
+	for _, name := range names {
+		if there, err := netns.HasLink(name); there || err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("%s: %w: no interface of %q is in the pod", s, hold.ErrEnded, names)
+}
+
+// interfaces returns the names of the pod's interfaces in the result.
+func (s *Spec) interfaces() (names []string, err error) {
+	r, err := s.Parsed()
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range r.Interfaces {
+		if i.Sandbox != "" {
+			names = append(names, i.Name)
+		}
+	}
+	return names, nil
+}
+
+// Parsed returns the result of ADD in the newest version; an empty one if none is known.
+func (s *Spec) Parsed() (*types100.Result, error) {
+	if s.Result == "" {
+		return new(types100.Result), nil
+	}
+	r, bad := result.Parse([]byte(s.Result), s.Version)
+	if bad != nil {
+		return nil, fmt.Errorf("the result of network %s: %w", s.Network, bad)
+	}
+	return r, nil
+}
+
+// release executes DEL, unless it is certain that no plugin was ever executed for the spec: a network whose plugin is missing would
+// else owe its DEL for ever. If the pod's network namespace is gone, or another one is at its path, the plugins get none, as the
+// specification has it: they give back what is left, such as addresses, and touch no other pod.
+func (d *Delegates) release(ctx context.Context, h hold.Hold) error {
+	s, err := specOf(h)
+	if err != nil {
+		return err
+	}
+	known := *s
+	d.recall(&known)
+	if !d.mayHaveBegun(&known) {
+		return nil
+	}
+	path := s.Netns.Path
+	netns, err := d.Open(s.Netns)
+	switch {
+	case errors.Is(err, ns.ErrGone):
+		path = ""
+	case err != nil:
+		return err
+	default:
+		defer netns.Close()
+	}
+	if err := d.del(ctx, &known, path); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.begun, s.String())
+	return nil
+}
+
+// mayHaveBegun reports whether a plugin may have been executed for a spec.
+func (d *Delegates) mayHaveBegun(s *Spec) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return s.Run != d.Run || s.Done || d.begun[s.String()] != nil
+}
+
+// note remembers that plugins are executed for a spec, and what they have answered.
+func (d *Delegates) note(s *Spec) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	known := *s
+	d.begun[s.String()] = &known
+}
+
+// recall fills in what this run knows of a spec: the ledger's record of it may be older.
+func (d *Delegates) recall(s *Spec) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if known := d.begun[s.String()]; known != nil && !s.Done {
+		s.Result, s.Done = known.Result, known.Done
+	}
+}
