@@ -39,13 +39,21 @@ func (n *node) wantAudit(code int, says string) {
 // stays mounted, as it does where a disk is replaced or somebody cleans up.
 func (n *node) lose(uid string) {
 	n.t.Helper()
-	ctr := func(args ...string) string {
-		n.t.Helper()
-		return n.mustRun(found(n.t, "ctr"), append([]string{"--namespace", "k8s.io"}, args...)...)
+	ctr := func(args ...string) (string, error) {
+		return n.run(found(n.t, "ctr"), append([]string{"--namespace", "k8s.io"}, args...)...)
 	}
-	for _, id := range strings.Fields(ctr("containers", "ls", "-q", `labels."io.kubernetes.pod.uid"==`+uid)) {
-		ctr("tasks", "delete", "--force", id)
-		ctr("containers", "delete", id)
+	all, err := ctr("containers", "ls", "-q", `labels."io.kubernetes.pod.uid"==`+uid)
+	must(n.t, err)
+	for _, id := range strings.Fields(all) {
+		if _, err := ctr("tasks", "delete", "--force", id); err != nil { // containerd may hear of the task's end first, and delete it
+			left, lsErr := ctr("tasks", "ls", "-q")
+			must(n.t, lsErr)
+			if slices.Contains(strings.Fields(left), id) {
+				n.t.Fatal(err)
+			}
+		}
+		_, err := ctr("containers", "delete", id)
+		must(n.t, err)
 	}
 	n.containerd.kill()
 	n.wantAudit(2, "could not ask the runtime")
