@@ -30,7 +30,7 @@ func (n Name) String() string { return n.Space + ":" + n.Name }
 type Owner struct {
 	ID        ID              `json:"id"`
 	Needs     []ID            `json:"needs,omitempty"`  // other owners, whose holds are released after this one's
-	Joined    int             `json:"joined,omitempty"` // not 0: the owner joins those that it needs (below)
+	Joined    int             `json:"joined,omitempty"` // not 0: the owner joins those that it needs (above)
 	Meta      json.RawMessage `json:"meta,omitempty"`   // opaque to engine and ledger
 	Names     []Name          `json:"names,omitempty"`
 	Ordered   bool            `json:"ordered,omitempty"`  // its Use holds are released one after the other, in reverse of acquisition
