@@ -48,6 +48,8 @@ type Kubernetes struct {
 	VXLAN      VXLAN     `json:"vxlan"`
 	WireGuard  WireGuard `json:"wireguard"`
 	Health     Health    `json:"health"`
+	// Networks says that pods may ask for more networks than one, by annotations (package nad).
+	Networks bool `json:"networks"`
 }
 
 // Is reports whether k and o say the same.

@@ -343,6 +343,19 @@ func TestHealth(t *testing.T) {
 	}
 }
 
+func TestNetworks(t *testing.T) {
+	for text, want := range map[string]bool{"": false, ", networks: false": false, ", networks: true": true} {
+		c, err := Load(write(t, "kubernetes: {node: n"+text+"}\n"), Flags{})
+		nettest.Must(t, err)
+		if c.Kubernetes.Networks != want {
+			t.Errorf("%q: %v, want %v", text, c.Kubernetes.Networks, want)
+		}
+	}
+	if _, err := Load(write(t, "kubernetes: {node: n, networks: 1}\n"), Flags{}); err == nil || !strings.Contains(err.Error(), "true or false") {
+		t.Errorf("networks: 1: %v", err)
+	}
+}
+
 func TestRouting(t *testing.T) {
 	for text, want := range map[string]Kubernetes{
 		"":                     {Routing: RoutingAuto, WireGuard: WireGuard{51820}},

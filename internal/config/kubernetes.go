@@ -29,6 +29,7 @@ type fileKubernetes struct {
 	VXLAN      fileVXLAN
 	WireGuard  fileWireGuard
 	Health     fileHealth
+	Networks   said[bool]
 }
 
 func takeKubernetes(s *said[fileKubernetes]) take {
@@ -42,6 +43,7 @@ func takeKubernetes(s *said[fileKubernetes]) take {
 			"vxlan":      k.VXLAN.take,
 			"wireguard":  k.WireGuard.take,
 			"health":     k.Health.take,
+			"networks":   scalar(&k.Networks),
 		})
 		*s = said[fileKubernetes]{k, n.Line}
 	}
@@ -53,6 +55,7 @@ func (f *fileKubernetes) check() (*Kubernetes, error) {
 		Addresses: f.Addresses.or(AddressesPodCIDRs), Routing: f.Routing.or(RoutingAuto),
 		VXLAN:     VXLAN{VNI: f.VXLAN.VNI.or(defaultVNI), Port: f.VXLAN.Port.or(defaultPort)},
 		WireGuard: WireGuard{Port: f.WireGuard.Port.or(defaultWireGuard)},
+		Networks:  f.Networks.or(false),
 	}
 	if err := checkNode(k.Node); err != nil {
 		return nil, f.Node.wrong(fmt.Errorf("kubernetes.node: %w", err))
