@@ -203,10 +203,14 @@ func (c *cluster) states() (all []nettest.State) {
 }
 
 // state is what the oracle sees on the node. Tracked flows are left out: programs of the node have some, too. So is the uplink,
-// which a node may get anew, and what kube-proxy keeps for a while of Services of datagrams that are gone.
+// which a node may get anew, and what kube-proxy keeps for a while of Services of datagrams that are gone. kube-proxy drops what goes to
+// unused addresses of Services only if it has heard of the ServiceCIDRs before it writes all rules: at its start, or after an error.
 func (n *node) state() nettest.State {
 	n.t.Helper()
-	return nettest.Snapshot(n.t, n.net).Without("conntrack").But([]string{"link eth0 ", "nft ip kube-proxy chain service-", "nft ip6 kube-proxy chain service-"})
+	return nettest.Snapshot(n.t, n.net).Without("conntrack").But([]string{
+		"link eth0 ", "nft ip kube-proxy chain service-", "nft ip6 kube-proxy chain service-",
+		"nft ip kube-proxy chain cluster-ips-check", "nft ip6 kube-proxy chain cluster-ips-check",
+	})
 }
 
 // nothingLeft waits until each node has no attachment and is as it was when empty was taken, and has the agents audit.
