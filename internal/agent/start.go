@@ -78,8 +78,8 @@ func (a *Agent) furnish(o Options) (err error) {
 	err = n.Mark(d.Instance, node.Hooks{
 		Lacks: a.ground.SayLacks, Differs: func() { a.ground.CutAnew(); a.traffic.Missed() }, Exposed: a.traffic.Exposed, Mapped: a.traffic.Mapped, Since: a.index.Since(d.Epoch),
 		Kept: a.traffic.Ports.Kept, Astray: a.traffic.Astray, Left: a.traffic.Ports.ClearLeft, Going: drain.Later(&a.drain), Forwards: a.ground.Forwards,
-		WireGuardKey: o.Root.WireGuardKey(),
-		Unpoliced:    a.ground.SayUnpoliced, Unhelped: a.ground.SayUnhelped,
+		WireGuardKey: o.Root.WireGuardKey(), Runner: o.Root.RunnerSocket(),
+		Unpoliced: a.ground.SayUnpoliced, Unhelped: a.ground.SayUnhelped,
 	})
 	if err != nil {
 		return err
@@ -104,7 +104,7 @@ func (a *Agent) furnish(o Options) (err error) {
 		Rest:   a.ground.Rest,
 		Follow: daemon.Follow(a.drain.Follow, a.index.Follow(a.unreadable), a.ground.Follow, a.traffic.Ports.Follow, a.cluster.Peers.Follow),
 	}))
-	a.Verbs = verbs.New(d, a.index, a.drain, a.ground, all, n.OpenNetns)
+	a.Verbs = verbs.New(d, a.index, a.drain, a.ground, all, a.cluster.Networks, n.OpenNetns)
 	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all, a.cluster)
 	a.cluster.Owed = a.Views.OwedHolds
 	a.ground.Hooks = ground.Hooks{

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 
+	"github.com/containernetworking/cni/pkg/types"
+
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/engine"
@@ -13,6 +15,7 @@ import (
 	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/runner/client"
 )
 
 // Numbered gives a verb's error its CNI number; nil stays nil.
@@ -21,11 +24,16 @@ func Numbered(err error) error {
 	var exhausted *ipam.ExhaustedError
 	var address *ipam.AddrError
 	var taken *ledger.NameTakenError
+	var plugin *types.Error
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &numbered):
 		return numbered
+	case errors.As(err, &plugin) && plugin.Code != 0: // another plugin's, such as of a network that Berth delegates
+		return cni.Errorf(plugin.Code, plugin.Msg, "%v", err)
+	case errors.Is(err, client.ErrAway):
+		return cni.Errorf(cni.CodeTryAgain, "other plugins cannot be executed", "%v", err)
 	case errors.As(err, &exhausted):
 		return cni.Errorf(cni.CodeExhausted, "pool exhausted", "%v", err)
 	case UnknownPool(err):
@@ -34,7 +42,7 @@ func Numbered(err error) error {
 		return cni.Errorf(cni.CodeTaken, "address not available", "%v", err)
 	case errors.Is(err, ledger.ErrFull):
 		return cni.Errorf(cni.CodeIO, "the ledger has no room for this", "%v", err)
-	case errors.Is(err, ledger.ErrBuried), errors.Is(err, engine.ErrOvertaken):
+	case errors.Is(err, ledger.ErrBuried), errors.Is(err, ledger.ErrNeeds), errors.Is(err, engine.ErrOvertaken):
 		return cni.Errorf(cni.CodeTryAgain, "a DEL of the same attachment overtook this request", "%v", err)
 	case errors.Is(err, hold.ErrGoing):
 		return cni.Errorf(cni.CodeTryAgain, "a deletion of the same attachment waits, or may wait", "%v", err)

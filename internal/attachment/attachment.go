@@ -14,6 +14,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/cni/netconf"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/stamp"
@@ -36,7 +37,15 @@ type Record struct {
 	Epoch   string    `json:"epoch"`             // the boot and network namespace in which Started and Netns mean something
 	Adopted bool      `json:"adopted,omitempty"` // the agent made the record from what the kernel showed, because the ledger lacked it
 	Alike   bool      `json:"alike,omitempty"`   // adopted beside another with the same Key, which may lack its end
+	// First is the pod's first attachment, which this further one joins (hold.Owner.Joined). "": the attachment is a first one. Only first
+	// ones are what a runtime has asked for. The Network of a further one is what its pod's status calls it.
+	First hold.ID `json:"first,omitempty"`
+	// Networks says, for a first one, which further networks its pod may have; nil: the configuration has not said it.
+	Networks *netconf.Networks `json:"networks,omitempty"`
 }
+
+// Further reports whether the attachment is of one of its pod's further networks: it joins the first one, and goes with it.
+func (r Record) Further() bool { return r.First != "" }
 
 // sort tells the records of attachments from the records of other owners.
 type sort struct {

@@ -56,8 +56,9 @@ type Index struct {
 	entries     map[hold.ID]*Entry
 	byContainer map[string]map[hold.ID]*Entry
 	bySlot      map[slot]map[hold.ID]*Entry
-	shorts      map[hold.ID]*Entry // adopted attachments whose key may lack its end
-	wanted      int                // how many entries are wanted
+	byFirst     map[hold.ID]map[hold.ID]*Entry // further attachments, by the first ones
+	shorts      map[hold.ID]*Entry             // adopted attachments whose key may lack its end
+	wanted      int                            // how many entries are wanted
 }
 
 // NewIndex returns an empty index.
@@ -67,6 +68,7 @@ func NewIndex() *Index {
 		entries:     map[hold.ID]*Entry{},
 		byContainer: map[string]map[hold.ID]*Entry{},
 		bySlot:      map[slot]map[hold.ID]*Entry{},
+		byFirst:     map[hold.ID]map[hold.ID]*Entry{},
 		shorts:      map[hold.ID]*Entry{},
 	}
 }
@@ -123,6 +125,9 @@ func (x *Index) put(id hold.ID, e *Entry) {
 	}
 	place(x.byContainer, e.Record.ContainerID, id, e)
 	place(x.bySlot, slotOf(e.Record.Netns, e.Record.Ifname), id, e)
+	if e.Record.Further() {
+		place(x.byFirst, e.Record.First, id, e)
+	}
 	if _, short := e.short(); short {
 		x.shorts[id] = e
 	} else {
@@ -140,6 +145,7 @@ func (x *Index) drop(id hold.ID) {
 	delete(x.shorts, id)
 	displace(x.byContainer, e.Record.ContainerID, id)
 	displace(x.bySlot, slotOf(e.Record.Netns, e.Record.Ifname), id)
+	displace(x.byFirst, e.Record.First, id)
 }
 
 // uncount takes an entry out of the count of wanted ones, before the entry changes or goes.
@@ -190,15 +196,22 @@ func (x *Index) Container(id string) []*Entry {
 	return values(x.byContainer[id])
 }
 
-// Key returns the attachments of a key: at most one of them is wanted.
+// Key returns the first attachments of a key: at most one of them is wanted.
 func (x *Index) Key(k Key) []*Entry {
 	var es []*Entry
 	for _, e := range x.Container(k.ContainerID) {
-		if e.Record.Key == k {
+		if e.Record.Key == k && !e.Record.Further() {
 			es = append(es, e)
 		}
 	}
 	return es
+}
+
+// Further returns the attachments that join a first one, in the order in which they came.
+func (x *Index) Further(first hold.ID) []*Entry {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return slices.SortedFunc(maps.Values(x.byFirst[first]), func(a, b *Entry) int { return a.Owner.Joined - b.Owner.Joined })
 }
 
 // Called returns the attachments that a deletion of a key is about. These are the

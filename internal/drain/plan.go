@@ -71,6 +71,9 @@ func (d *Drain) Going(id hold.ID) (bool, error) {
 	if e == nil {
 		return false, nil
 	}
+	if e.Record.Further() {
+		return d.Going(e.Record.First) // a deletion names the first attachment, and takes the others along
+	}
 	pending, err := d.lookFor(e.Record.Key)
 	going := slices.ContainsFunc(pending, func(q deletions.Entry) bool {
 		return slices.ContainsFunc(d.meant(q.Record), func(e *attachment.Entry) bool { return e.Owner.ID == id })

@@ -10,6 +10,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/delegate"
 	"github.com/berth-net/berth/internal/kinds/flows"
 	"github.com/berth-net/berth/internal/kinds/hostports"
 	"github.com/berth-net/berth/internal/kinds/link"
@@ -18,6 +19,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/table"
 	"github.com/berth-net/berth/internal/kinds/vxlan"
 	"github.com/berth-net/berth/internal/kinds/wireguard"
+	"github.com/berth-net/berth/internal/runner/client"
 	"github.com/berth-net/berth/internal/stamp"
 )
 
@@ -30,12 +32,13 @@ type Doors struct {
 	WireGuard  Tunnel                        // to other nodes, encrypted; nil: a node in memory has none
 	Links      Links
 	Ports      Ports
+	Delegates  *delegate.Delegates // networks that other plugins make
 	// Monitor begins to hear of changes by others; nil: this node cannot tell of such changes.
 	Monitor func() (Monitor, error)
 }
 
 // List lists the kinds, in the order in which a restart verifies them: first the kinds that keep dead
-// pods' packets away, then the kinds of the pods' links and host ports.
+// pods' packets away, then the kinds of the pods' links and host ports, and at last what other plugins make.
 func (d *Doors) List(t Tracked, r flows.Routes) hold.Kinds {
 	all := hold.Kinds{
 		d.Table.Kind(),
@@ -46,7 +49,7 @@ func (d *Doors) List(t Tracked, r flows.Routes) hold.Kinds {
 	if d.WireGuard != nil {
 		all = append(all, d.WireGuard.DeviceKind(), d.WireGuard.PeerKind())
 	}
-	return append(all, d.NodeRoutes.Kind(), flows.Kind(t, r), d.Links.Kind(), d.Ports.Kind())
+	return append(all, d.NodeRoutes.Kind(), flows.Kind(t, r), d.Links.Kind(), d.Ports.Kind(), d.Delegates.Kind())
 }
 
 // Tunnel is the tunnel to other nodes.
@@ -81,6 +84,7 @@ func Open(here *ns.Netns, conn *rtnl.Conn, m Marks, h Hooks) Doors {
 		WireGuard:  wireguard.New(wire),
 		Links:      links,
 		Ports:      OpenPorts(barrier, m, h),
+		Delegates:  OpenDelegates(h),
 		Monitor: func() (Monitor, error) {
 			news, err := conn.Monitor(m.Groups, stamp.Links(m.Instance))
 			if err != nil {
@@ -96,6 +100,12 @@ func OpenPorts(maps Maps, m Marks, h Hooks) Ports {
 	return hostports.New(hostports.Options{
 		Maps: maps, Exposed: h.Mapped, Left: h.Left, Link: func(id hold.ID) string { return stamp.Link(m.Instance, id) },
 	})
+}
+
+// OpenDelegates makes the door to networks that other plugins make.
+func OpenDelegates(h Hooks) *delegate.Delegates {
+	run := &client.Exec{Client: client.New(h.Runner)}
+	return delegate.New(delegate.Options{Exec: run, Open: h.OpenNetns, Run: string(hold.NewID())})
 }
 
 // Marks tell an instance's things on the node from other programs' things.
@@ -137,6 +147,10 @@ type Hooks struct {
 	// Unpoliced is called once, with the reason, if the kernel cannot hold pods to the rates at which
 	// they may send.
 	Unpoliced func(error)
+	// Runner is the socket of berth-runner, which executes other CNI plugins.
+	Runner string
+	// OpenNetns opens the network namespace of a pod (node.Node.OpenNetns).
+	OpenNetns func(ns.Ref) (ns.Handle, error)
 	// Unhelped is called once, with the reason, if no process of its own can make the system calls that may
 	// never end (helper.Helper).
 	Unhelped func(error)

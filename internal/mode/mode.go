@@ -14,6 +14,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/cni/netconf"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
@@ -25,6 +26,11 @@ import (
 type Mode interface {
 	// Name is what configurations and records call the mode.
 	Name() string
+	// Pooled reports whether attachments of the mode have addresses of the agent's pools.
+	Pooled() bool
+	// NeedsPod reports whether giving back what an attachment holds takes the pod's network namespace, which a runtime removes soon
+	// after DEL: DEL waits for a moment.
+	NeedsPod() bool
 
 	// Fit refuses an attachment if the record's pool, or the mode, cannot give what the
 	// configuration asks for. It changes nothing.
@@ -64,6 +70,14 @@ type Mode interface {
 type Pod interface {
 	// HasLink reports whether the namespace has a link of that name, whoever made it.
 	HasLink(name string) (bool, error)
+}
+
+// Vacant refuses a record's place in a pod where somebody else has an interface.
+func Vacant(r attachment.Record, pod Pod) error {
+	if there, err := pod.HasLink(r.Ifname); err != nil || !there {
+		return nil // if the pod cannot be seen, the kind that makes the interface says so
+	}
+	return cni.Errorf(cni.CodeTaken, "interface exists in the pod", "%s in %s does not belong to this agent", r.Ifname, r.Netns.Path)
 }
 
 // Finder is a mode whose attachments can be found without a ledger, by the stamps on their

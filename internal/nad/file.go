@@ -58,6 +58,28 @@ func FindFile(dir, name string) (*Network, *api.Error) {
 	return nil, e
 }
 
+// ReadPath reads the network's configuration in a file, or, if the path is a folder's, in the folder's first file by
+// name that has one.
+func ReadPath(path string) (*Network, *api.Error) {
+	if info, err := os.Stat(path); err != nil {
+		return nil, ioError(err)
+	} else if info.IsDir() {
+		paths, err := files(path, []string{".conflist", ".conf", ".json"})
+		if err != nil {
+			return nil, ioError(err)
+		}
+		if len(paths) == 0 {
+			return nil, cni.Errorf(cni.CodeConfig, "no configuration of the network is found", "%s has no .conflist, .conf or .json", path)
+		}
+		path = paths[0]
+	}
+	raw, err := read(path)
+	if err != nil {
+		return nil, ioError(err)
+	}
+	return parseFile(path, raw)
+}
+
 func ioError(err error) *api.Error {
 	return cni.Errorf(cni.CodeIO, "reading a network's configuration", "%v", err)
 }

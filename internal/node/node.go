@@ -78,6 +78,7 @@ func (n *Node) Mark(instance string, h Hooks) error {
 		return err
 	}
 	n.Marks = kinds.Marks{Instance: instance, Groups: groups, Metric: metric}
+	h.OpenNetns = n.OpenNetns
 	return n.Equip(n, h)
 }
 

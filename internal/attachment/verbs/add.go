@@ -23,6 +23,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/mode"
+	"github.com/berth-net/berth/internal/networks"
 	"github.com/berth-net/berth/internal/turn"
 )
 
@@ -30,12 +31,16 @@ import (
 // left the ADD's place in the pod.
 const FormerPlace = 10 * time.Second
 
-// addition is an ADD or a CHECK whose input is valid.
+// addition is an ADD or a CHECK whose input is valid, or one of the further networks of an ADD.
 type addition struct {
-	conf   *netconf.Conf
-	mode   mode.Mode
-	record attachment.Record
-	when   daemon.When
+	conf    *netconf.Conf // as the runtime has passed it
+	make    *netconf.Conf // what the mode gets: conf, unless conf has other plugins make the network
+	mode    mode.Mode
+	record  attachment.Record
+	when    daemon.When
+	args    string             // CNI_ARGS
+	further []networks.Network // which the pod gets beside this one
+	joined  int                // hold.Owner.Joined
 }
 
 // Add attaches a container to a network (CNI 1.1, section 4, ADD). An ADD that is repeated
@@ -73,10 +78,16 @@ func (v *Verbs) Add(ctx context.Context, req api.AddRequest, w daemon.When) (jso
 	if err := v.drain.Key(ctx, add.record.Key); err != nil {
 		return nil, cni.Errorf(cni.CodeTryAgain, "the agent could not carry out an earlier deletion", "%v", err)
 	}
+	if err := v.choose(ctx, add); err != nil {
+		return nil, answer.Numbered(err)
+	}
 	e, former, err := v.standing(ctx, add, pod)
 	fresh := err == nil && e == nil
 	if fresh {
 		e, err = v.attach(ctx, add, former)
+	}
+	if err == nil {
+		err = v.join(ctx, e, add, pod, fresh)
 	}
 	if err == nil {
 		err = v.notDeleted(ctx, e, fresh)
@@ -102,16 +113,20 @@ func (v *Verbs) notDeleted(ctx context.Context, e *attachment.Entry, fresh bool)
 		return nil
 	}
 	if err := v.drain.Key(ctx, e.Record.Key); err != nil {
-		var undone error
-		if fresh {
-			undone = v.Engine.Release(engine.AskedBy(context.WithoutCancel(ctx), engine.AskerFailure), []hold.ID{e.Owner.ID})
-		}
-		return cni.Errorf(cni.CodeTryAgain, "the agent could not carry out a later deletion", "%v", errors.Join(err, undone))
+		return cni.Errorf(cni.CodeTryAgain, "the agent could not carry out a later deletion", "%v", errors.Join(err, v.undo(ctx, e, fresh)))
 	}
 	if now := v.index.Get(e.Owner.ID); now == nil || !now.Owner.Wanted() {
 		return engine.ErrOvertaken
 	}
 	return nil
+}
+
+// undo releases an attachment, and all that join it, if an ADD that fails has made the attachment (fresh).
+func (v *Verbs) undo(ctx context.Context, e *attachment.Entry, fresh bool) error {
+	if !fresh {
+		return nil
+	}
+	return v.Engine.Release(engine.AskedBy(context.WithoutCancel(ctx), engine.AskerFailure), []hold.ID{e.Owner.ID})
 }
 
 // parse checks the input of an ADD or a CHECK. It changes nothing.
@@ -139,20 +154,45 @@ func (v *Verbs) parse(req api.AddRequest, w daemon.When) (*addition, error) {
 	}
 	return &addition{
 		conf: conf,
+		make: conf,
 		mode: m,
 		when: w,
+		args: req.Args,
 		record: attachment.Record{
-			Key:     attachment.Key{Network: conf.Name, ContainerID: req.ContainerID, Ifname: req.Ifname},
-			Netns:   ns.Ref(req.Netns),
-			Pod:     args.Pod,
-			Mode:    conf.Mode,
-			DNS:     types.DNS(conf.DNS),
-			Created: v.Wall(),
-			Made:    v.Boottime(),
-			Started: w.Started,
-			Epoch:   v.Epoch,
+			Key:      attachment.Key{Network: conf.Name, ContainerID: req.ContainerID, Ifname: req.Ifname},
+			Netns:    ns.Ref(req.Netns),
+			Pod:      args.Pod,
+			Mode:     conf.Mode,
+			DNS:      types.DNS(conf.DNS),
+			Created:  v.Wall(),
+			Made:     v.Boottime(),
+			Started:  w.Started,
+			Epoch:    v.Epoch,
+			Networks: conf.Networks,
 		},
 	}, nil
+}
+
+// choose chooses the pod's networks, and what makes the first one. It changes nothing.
+func (v *Verbs) choose(ctx context.Context, add *addition) error {
+	all, err := v.networks.Of(ctx, add.conf, networks.Pod{Pod: add.record.Pod, Ifname: add.record.Ifname, Args: add.args})
+	if err != nil {
+		return err
+	}
+	add.further = all[1:]
+	return v.madeBy(add, all[0].Conf)
+}
+
+// madeBy sets what makes the network of an ADD.
+func (v *Verbs) madeBy(add *addition, conf *netconf.Conf) (err error) {
+	if add.mode, err = v.modes.Of(conf.Mode); err != nil {
+		return cni.ConfigError("mode", strconv.AppendQuote(nil, conf.Mode), v.modes.Expected())
+	}
+	add.make, add.record.Mode = conf, conf.Mode
+	if conf != add.conf {
+		add.record.DNS = types.DNS(conf.DNS)
+	}
+	return nil
 }
 
 // openNetns opens the pod's network namespace, once for all that ADD asks of the namespace before
@@ -199,7 +239,7 @@ func (v *Verbs) standing(ctx context.Context, add *addition, pod ns.Handle) (_ *
 			continue
 		}
 		if e.At(add.record.Netns, add.record.Ifname) {
-			if err := asWished(e, add.conf); err != nil {
+			if err := asWished(e, add.make); err != nil {
 				return nil, nil, err
 			}
 			if add.mode, err = v.modes.Of(e.Record.Mode); err != nil { // the mode in the configuration is for new pods
@@ -262,23 +302,30 @@ func (v *Verbs) left(ctx context.Context, add *addition, former []*attachment.En
 // fit chooses the pool of a new attachment. It refuses the ADD if a deletion could not be
 // queued now, if the node lacks something that pods of the pool need, or if the mode cannot
 // attach to the pool what the configuration asks for.
-func (v *Verbs) fit(ctx context.Context, add *addition) error {
-	pool, err := v.ground.Choose(ctx, add.record.Pod, add.conf.Pool, add.who())
-	if err != nil {
-		v.ground.Hooks.Unserved(add.record.Pod, pool, err)
-		return err
+func (v *Verbs) fit(ctx context.Context, add *addition) (err error) {
+	pool := ""
+	if add.mode.Pooled() {
+		if pool, err = v.ground.Choose(ctx, add.record.Pod, add.make.Pool, add.who()); err != nil {
+			v.ground.Hooks.Unserved(add.record.Pod, pool, err)
+			return err
+		}
 	}
 	if err := v.drain.Spared(); err != nil {
 		return cni.Errorf(cni.CodeIO, "the disk may lack room for this pod's deletion", "%v", err)
 	}
-	if err := v.equipped(ctx, pool); err != nil {
+	add.record.Pool = pool
+	if err := v.equipped(ctx, add); err != nil {
 		return err
 	}
-	add.record.Pool = pool
-	return add.mode.Fit(add.record, add.conf)
+	return add.mode.Fit(add.record, add.make)
 }
 
-func (v *Verbs) equipped(ctx context.Context, pool string) error {
+// equipped refuses an ADD while the node lacks something that pods of its pool need.
+func (v *Verbs) equipped(ctx context.Context, add *addition) error {
+	if !add.mode.Pooled() {
+		return nil
+	}
+	pool := add.record.Pool
 	if err := v.ground.Equipped(ctx, pool); err != nil {
 		return cni.Errorf(cni.CodeTryAgain, "the node is not ready for pods", "pool %s: %v", pool, err)
 	}
@@ -289,7 +336,7 @@ func (v *Verbs) equipped(ctx context.Context, pool string) error {
 // goes before the addresses of the new incarnation are claimed.
 func (v *Verbs) attach(ctx context.Context, add *addition, old []*attachment.Entry) (*attachment.Entry, error) {
 	for _, e := range old {
-		if err := elsewhere(e, add.conf); err != nil {
+		if err := elsewhere(e, add.make); err != nil {
 			return nil, err
 		}
 	}
@@ -297,7 +344,7 @@ func (v *Verbs) attach(ctx context.Context, add *addition, old []*attachment.Ent
 	if err != nil {
 		return nil, err
 	}
-	if err := v.equipped(ctx, add.record.Pool); err != nil { // a reload may have given the pool this address meanwhile
+	if err := v.equipped(ctx, add); err != nil { // a reload may have given the pool this address meanwhile
 		undo()
 		return nil, err
 	}
@@ -317,14 +364,14 @@ func (v *Verbs) attach(ctx context.Context, add *addition, old []*attachment.Ent
 		return nil, err
 	}
 	add.mode.Taken(o)
-	return v.index.Entry(o, add.record), nil
+	return v.index.Entry(o, add.record), nil // o has what its holds have discovered
 }
 
 // plan chooses all names of a new incarnation. An ADD that names no pool means the default pool: if
 // a reload has taken that pool away since fit chose it, plan chooses again, once.
 func (v *Verbs) plan(ctx context.Context, add *addition) (hold.Owner, func(), error) {
 	o, undo, err := v.planOnce(ctx, add)
-	if add.conf.Pool != "" || !answer.UnknownPool(err) {
+	if add.make.Pool != "" || !answer.UnknownPool(err) {
 		return o, undo, err
 	}
 	if err := v.fit(ctx, add); err != nil {
@@ -341,12 +388,15 @@ func (v *Verbs) plan(ctx context.Context, add *addition) (hold.Owner, func(), er
 // waits for a block for a short time (ground.Await).
 func (v *Verbs) planOnce(ctx context.Context, add *addition) (hold.Owner, func(), error) {
 	pool, deadline := add.record.Pool, v.ground.Deadline()
-	o, undo, err := add.mode.Plan(ctx, hold.NewID(), add.record, add.conf)
+	o, undo, err := add.mode.Plan(ctx, hold.NewID(), add.record, add.make)
 	for tried := false; answer.Exhausted(err) && v.ground.Await(ctx, pool, add.who(), deadline, tried); tried = true {
-		o, undo, err = add.mode.Plan(ctx, hold.NewID(), add.record, add.conf)
+		o, undo, err = add.mode.Plan(ctx, hold.NewID(), add.record, add.make)
+	}
+	if add.record.Further() {
+		o.Needs, o.Joined = []hold.ID{add.record.First}, add.joined
 	}
 	switch {
-	case err == nil:
+	case err == nil && pool != "":
 		v.ground.Served(pool, add.who())
 	case answer.Exhausted(err):
 		v.ground.Hooks.Unserved(add.record.Pod, pool, err)

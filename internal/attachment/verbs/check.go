@@ -56,7 +56,7 @@ func (v *Verbs) Check(ctx context.Context, req api.AddRequest, w daemon.When) er
 	}
 	differ = append(differ, mode.Against(m, e, prev)...)
 	var unseen []string
-	for _, err := range v.compare(ctx, m, e) {
+	for _, err := range append(v.compare(ctx, m, e), v.checkFurther(ctx, e, add.record.Netns)...) {
 		if errors.Is(err, hold.ErrGone) || errors.Is(err, hold.ErrChanged) {
 			differ = append(differ, err.Error())
 		} else {

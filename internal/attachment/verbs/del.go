@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/answer"
@@ -97,16 +98,48 @@ func (v *Verbs) DeleteOne(ctx context.Context, id hold.ID, wait bool, w daemon.W
 }
 
 // deleted answers a deletion whose promise is written. If wait is set, deleted answers when
-// everything is gone, or when the client's time is up; otherwise at once.
+// everything is gone, or when the client's time is up; otherwise at once, or after whilePod if something in the pods has
+// to be given back.
 func (v *Verbs) deleted(ctx context.Context, ids []hold.ID, wait bool) api.Deleted {
-	if wait {
-		v.wait(ctx, ids)
+	all := v.withFurther(ids)
+	switch {
+	case wait:
+		v.wait(ctx, all)
+	case slices.ContainsFunc(all, v.needsPod):
+		ctx, cancel := context.WithTimeout(ctx, whilePod)
+		defer cancel()
+		aside, over, _ := turn.Aside(ctx)
+		defer over()
+		_ = v.Engine.Tried(aside, all...) // no error if the time is up: the promise stands
 	}
-	d := api.Deleted{Released: len(ids)}
+	return api.Deleted{Released: len(ids), Owed: v.owes(all)}
+}
+
+// whilePod is how long a DEL waits until other plugins' DELs have been tried. The runtime removes the pod's network namespace after
+// the answer. A plugin that hangs keeps a DEL no longer; then it is told that the namespace is gone.
+const whilePod = 5 * time.Second
+
+// needsPod reports whether an attachment's release needs the pod's network namespace.
+func (v *Verbs) needsPod(id hold.ID) bool {
+	e := v.index.Get(id)
+	if e == nil {
+		return false
+	}
+	m, err := v.modes.Of(e.Record.Mode)
+	return err == nil && m.NeedsPod()
+}
+
+// withFurther returns first attachments and those that join them.
+func (v *Verbs) withFurther(ids []hold.ID) []hold.ID {
+	all := slices.Clone(ids)
 	for _, id := range ids {
-		d.Owed += len(v.Engine.Owed(id))
+		for _, e := range v.index.Further(id) {
+			if !slices.Contains(ids, e.Owner.ID) {
+				all = append(all, e.Owner.ID)
+			}
+		}
 	}
-	return d
+	return all
 }
 
 // wait waits until attachments are gone, or until ctx ends: the promise stands. A release may be

@@ -40,6 +40,7 @@ func (v *Verbs) GC(ctx context.Context, req api.GCRequest, w daemon.When) (api.D
 		for _, e := range v.index.Matching(api.Filter{Network: req.Network}) {
 			r := e.Record
 			switch {
+			case r.Further(): // it goes with the first one
 			case !e.Owner.Wanted():
 				leaving = append(leaving, e.Owner.ID)
 			case valid[api.GCValid{ContainerID: r.ContainerID, Ifname: r.Ifname}], mayBeValid(e),
@@ -54,21 +55,23 @@ func (v *Verbs) GC(ctx context.Context, req api.GCRequest, w daemon.When) (api.D
 	}
 	if req.DryRun {
 		find()
-		d.Owed = v.owes(leaving)
+		d.Owed = v.owes(v.withFurther(leaving))
 		return d, nil
 	}
 	left, err := v.release(engine.AskedBy(ctx, api.AskedGC), unasked, find)
+	leaving = v.withFurther(leaving)
 	if len(leaving) > 0 {
 		v.Engine.Retry(leaving...)
 	}
 	waiting, cancel := context.WithTimeout(ctx, firstTries)
 	defer cancel()
-	_ = v.Engine.Tried(waiting, append(left, leaving...)...) // no error if the time is up: the promise stands
+	all := append(v.withFurther(left), leaving...)
+	_ = v.Engine.Tried(waiting, all...) // no error if the time is up: the promise stands
 	if err != nil {
 		return api.Deleted{}, answer.Numbered(err)
 	}
 	v.trailOf("detached by GC", left, seen, w)
-	d.Released, d.Owed = len(left), v.owes(left)+v.owes(leaving)
+	d.Released, d.Owed = len(left), v.owes(all)
 	return d, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/mode"
+	"github.com/berth-net/berth/internal/networks"
 	"github.com/berth-net/berth/internal/turn"
 )
 
@@ -23,7 +24,9 @@ type Verbs struct {
 	drain  *drain.Drain
 	ground *ground.Ground
 	modes  mode.Modes
-	open   func(ns.Ref) (ns.Handle, error)
+	// networks says which networks a pod gets.
+	networks *networks.Networks
+	open     func(ns.Ref) (ns.Handle, error)
 	// keys puts the ADDs of each key in order: they run one after another, as they came. ADDs that
 	// wait give back their place among the running requests (turn.Aside), since the pod may decide
 	// how long the first ADD takes. A DEL takes no turn: it overtakes the ADDs (see del.go).
@@ -31,6 +34,6 @@ type Verbs struct {
 }
 
 // New returns the verbs. open opens the network namespace at a path (node.Node).
-func New(d *daemon.Core, x *attachment.Index, q *drain.Drain, g *ground.Ground, ms mode.Modes, open func(ns.Ref) (ns.Handle, error)) *Verbs {
-	return &Verbs{Core: d, index: x, drain: q, ground: g, modes: ms, open: open, keys: turn.Turns[attachment.Key]{Most: repeats, Aside: true}}
+func New(d *daemon.Core, x *attachment.Index, q *drain.Drain, g *ground.Ground, ms mode.Modes, n *networks.Networks, open func(ns.Ref) (ns.Handle, error)) *Verbs {
+	return &Verbs{Core: d, index: x, drain: q, ground: g, modes: ms, networks: n, open: open, keys: turn.Turns[attachment.Key]{Most: repeats, Aside: true}}
 }

@@ -5,7 +5,9 @@ package netconf
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -48,6 +50,16 @@ type Conf struct {
 	Bandwidth  Bandwidth       // requested limits
 	MAC        []byte          // requested: 6 bytes; nil is Berth's choice
 	PrevResult json.RawMessage // as it stands; nil if absent. package result parses it
+	Networks   *Networks       // nil: the configuration says nothing of further networks
+	List       *List           // of mode ModeDelegated: what other plugins get. No configuration says it: package networks makes it
+}
+
+// List is a list of plugins that make a network, as one attachment has them.
+type List struct {
+	Plugins      []json.RawMessage // their configurations in the order of ADD, without name, cniVersion and prevResult
+	Args         string            // CNI_ARGS
+	Folders      []string          // CNI_PATH
+	DisableCheck bool
 }
 
 // DNS has the fields of the CNI library's types.DNS, and converts to it.
@@ -78,6 +90,14 @@ func Parse(raw []byte) (*Conf, *api.Error) {
 	}
 	for _, f := range fields {
 		if e := c.set(f); e != nil {
+			return nil, e
+		}
+	}
+	if e := c.setNetworks(fields); e != nil {
+		return nil, e
+	}
+	if !c.Networks.Others() {
+		if e := c.setRuntime(fields.Get("runtimeConfig")); e != nil {
 			return nil, e
 		}
 	}
@@ -112,6 +132,7 @@ func (c *Conf) set(f scan.Field) (e *api.Error) {
 	}
 	switch f.Key {
 	case "cniVersion", "name", "root", "pool", "wait", "addWait", "gcMinAge": // the head's
+	case "runtimeConfig": // Parse's
 	case "type":
 		var err error
 		if c.Type, err = scan.String(f.Value); err != nil || c.Type == "" || strings.Contains(c.Type, "/") || !cni.IsShowable(c.Type, maxType) {
@@ -119,7 +140,7 @@ func (c *Conf) set(f scan.Field) (e *api.Error) {
 		}
 	case "mode":
 		mode, err := scan.String(f.Value)
-		if err != nil || mode != "" && !cni.IsShowable(mode, maxMode) {
+		if err != nil || mode == ModeDelegated || mode != "" && !cni.IsShowable(mode, maxMode) {
 			return cni.ConfigError(f.Key, f.Value, "a mode's name")
 		}
 		if mode != "" {
@@ -129,8 +150,6 @@ func (c *Conf) set(f scan.Field) (e *api.Error) {
 		c.MTU, e = parseMTU(f.Value)
 	case "dns":
 		c.DNS, e = parseDNS(f.Value)
-	case "runtimeConfig":
-		e = c.setRuntime(f.Value)
 	case "prevResult":
 		if f.Value[0] != '{' {
 			return cni.ConfigError(f.Key, f.Value, "an object: the result of ADD")
@@ -157,11 +176,11 @@ func Keys() []string {
 
 // knownKeys are all keys that a configuration may have, except keys with the prefix
 // cni.dev/: the specification may add more of these.
-var knownKeys = append(Keys(),
+var knownKeys = slices.Concat(Keys(), slices.Sorted(maps.Keys(networkReaders)), idleKeys, []string{
 	"cniVersion", "name", "type", "runtimeConfig", "prevResult", "ipam", "ipMasq",
 	// Keys for runtimes, which plugins ignore:
 	"args", "capabilities", "cniVersions", "disableCheck", "disableGC", "loadOnlyInlinedPlugins",
-)
+})
 
 func known(key string) bool {
 	for _, k := range knownKeys {

@@ -21,8 +21,11 @@ const (
 func Capabilities() []string { return []string{"bandwidth", "ips", "mac", "portMappings"} }
 
 // setRuntime reads runtimeConfig: what a runtime passes for the capabilities
-// that a configuration declares (CNI conventions, "capabilities").
+// that a configuration declares (CNI conventions, "capabilities"). nil: nothing is passed.
 func (c *Conf) setRuntime(value []byte) *api.Error {
+	if value == nil {
+		return nil
+	}
 	fields, err := scan.Object(value)
 	if err != nil {
 		return cni.ConfigError("runtimeConfig", value, "an object")

@@ -97,6 +97,12 @@ func New(o Options) *Routed { return &Routed{o} }
 // Name is what configurations and records call the mode.
 func (*Routed) Name() string { return netconf.ModeRouted }
 
+// Pooled says that the addresses are of the agent's pools.
+func (*Routed) Pooled() bool { return true }
+
+// NeedsPod reports false: the pod's end goes with the link, wherever it is.
+func (*Routed) NeedsPod() bool { return false }
+
 // Place is the kind of the hold that takes the interface's place in the pod.
 func (*Routed) Place() string { return link.KindName }
 
@@ -134,12 +140,7 @@ func (m *Routed) Fit(r attachment.Record, c *netconf.Conf) error {
 
 // Vacant refuses a place in a pod where somebody else has an interface. The link's kind
 // would refuse it, too, but by then addresses are claimed, and would have to rest.
-func (*Routed) Vacant(r attachment.Record, pod mode.Pod) error {
-	if there, err := pod.HasLink(r.Ifname); err != nil || !there {
-		return nil // if the pod cannot be seen, the link's kind says so
-	}
-	return cni.Errorf(cni.CodeTaken, "interface exists in the pod", "%s in %s does not belong to this agent", r.Ifname, r.Netns.Path)
-}
+func (*Routed) Vacant(r attachment.Record, pod mode.Pod) error { return mode.Vacant(r, pod) }
 
 // Plan claims an address of each family that the pool has, and the host ports.
 func (m *Routed) Plan(ctx context.Context, id hold.ID, r attachment.Record, c *netconf.Conf) (hold.Owner, func(), error) {

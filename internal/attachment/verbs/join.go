@@ -1,0 +1,136 @@
+package verbs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/answer"
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/networks"
+)
+
+// join gives a pod the further networks of an ADD, one after the other, and takes away those that the pod does not ask for any more.
+// first is the ADD's attachment. If a network cannot be made, an ADD that has made the first attachment (fresh) releases all of them;
+// after another ADD, such as one that is repeated, the others stay.
+func (v *Verbs) join(ctx context.Context, first *attachment.Entry, add *addition, pod ns.Handle, fresh bool) error {
+	if !fresh {
+		if err := v.part(ctx, first, add.further); err != nil {
+			return err
+		}
+	}
+	for _, n := range add.further {
+		if err := v.joinOne(ctx, first, add, n, pod); err != nil {
+			return errors.Join(inNetwork(n, err), v.undo(ctx, first, fresh))
+		}
+	}
+	return nil
+}
+
+// inNetwork says which network an error is about.
+func inNetwork(n networks.Network, err error) error {
+	var numbered *api.Error
+	if errors.As(answer.Numbered(err), &numbered) {
+		return cni.Errorf(numbered.Code, numbered.Msg, "%s: %s", n, numbered.Details)
+	}
+	return err
+}
+
+// part releases the further attachments of a pod that are none of its networks.
+func (v *Verbs) part(ctx context.Context, first *attachment.Entry, stay []networks.Network) error {
+	var gone []hold.ID
+	for _, e := range v.index.Further(first.Owner.ID) {
+		if e.Owner.Wanted() && isOf(e, stay) == nil {
+			gone = append(gone, e.Owner.ID)
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	return v.Engine.Release(engine.AskedBy(ctx, api.AskedReplaced), gone)
+}
+
+// isOf returns the network that an attachment is of; nil: it is of none of them.
+func isOf(e *attachment.Entry, all []networks.Network) *networks.Network {
+	for i, n := range all {
+		if e.Record.Network == n.Label && e.Record.Ifname == n.Ifname {
+			return &all[i]
+		}
+	}
+	return nil
+}
+
+// joinOne makes a further network, or completes one that is there.
+func (v *Verbs) joinOne(ctx context.Context, first *attachment.Entry, lead *addition, n networks.Network, pod ns.Handle) error {
+	last := 0
+	for _, e := range v.index.Further(first.Owner.ID) {
+		last = max(last, e.Owner.Joined)
+		if e.Owner.Wanted() && !v.Engine.Doomed(e.Owner.ID) && e.Record.Network == n.Label && e.Record.Ifname == n.Ifname {
+			return v.stands(ctx, e)
+		}
+	}
+	add := &addition{conf: lead.conf, when: lead.when, record: lead.record, joined: last + 1}
+	add.record.First, add.record.Networks = first.Owner.ID, nil
+	add.record.Network, add.record.Ifname = n.Label, n.Ifname
+	if err := v.madeBy(add, n.Conf); err != nil {
+		return err
+	}
+	if err := v.fit(ctx, add); err != nil {
+		return err
+	}
+	if err := v.vacant(ctx, add, pod); err != nil {
+		return err
+	}
+	_, err := v.attach(ctx, add, nil)
+	return err
+}
+
+// stands makes sure that a further attachment is complete and can be used.
+func (v *Verbs) stands(ctx context.Context, e *attachment.Entry) error {
+	if err := v.Engine.Repair(ctx, e.Owner.ID); err != nil {
+		return err
+	}
+	now := v.index.Get(e.Owner.ID)
+	if now == nil || !now.Owner.Wanted() {
+		return engine.ErrOvertaken
+	}
+	return v.Engine.Settle(ctx, now.Owner)
+}
+
+// vacant waits until former attachments have left the place of a further network, and refuses a place that somebody has.
+func (v *Verbs) vacant(ctx context.Context, add *addition, pod ns.Handle) error {
+	var former []*attachment.Entry
+	for _, e := range v.index.Slot(add.record.Netns, add.record.Ifname) {
+		if e.Owner.Wanted() && !v.Engine.Doomed(e.Owner.ID) {
+			return cni.Errorf(cni.CodeTaken, "interface exists in the pod", "%s in %s belongs to attachment %s (%s)", add.record.Ifname, add.record.Netns.Path, e.Owner.ID, e.Record.Key)
+		}
+		former = append(former, e)
+	}
+	if len(former) == 0 {
+		return add.mode.Vacant(add.record, pod)
+	}
+	return v.left(ctx, add, former)
+}
+
+// checkFurther returns how the further attachments of a pod differ from what they should be (compare).
+func (v *Verbs) checkFurther(ctx context.Context, first *attachment.Entry, netns ns.Ref) (errs []error) {
+	for _, e := range v.index.Further(first.Owner.ID) {
+		if !e.Owner.Wanted() {
+			continue
+		}
+		m, err := v.modes.Of(e.Record.Mode)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for _, err := range v.compare(ctx, m, v.seenIn(m, netns, e)) {
+			errs = append(errs, fmt.Errorf("network %s as %s: %w", e.Record.Network, e.Record.Ifname, err))
+		}
+	}
+	return errs
+}
