@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/attachment/verbs"
 	"github.com/berth-net/berth/internal/cluster"
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/drain"
 	"github.com/berth-net/berth/internal/ground"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kinds/podstatus"
 	"github.com/berth-net/berth/internal/mend"
 	"github.com/berth-net/berth/internal/mode/modes"
 	"github.com/berth-net/berth/internal/node"
@@ -79,6 +82,12 @@ func (a *Agent) furnish(o Options) (err error) {
 		Lacks: a.ground.SayLacks, Differs: func() { a.ground.CutAnew(); a.traffic.Missed() }, Exposed: a.traffic.Exposed, Mapped: a.traffic.Mapped, Since: a.index.Since(d.Epoch),
 		Kept: a.traffic.Ports.Kept, Astray: a.traffic.Astray, Left: a.traffic.Ports.ClearLeft, Going: drain.Later(&a.drain), Forwards: a.ground.Forwards,
 		WireGuardKey: o.Root.WireGuardKey(), Runner: o.Root.RunnerSocket(),
+		Status: podstatus.Options{
+			Text: func(first hold.ID) (string, error) { return a.Verbs.NetworkStatus(first) },
+			Write: func(ctx context.Context, pod *api.Pod, text string) error {
+				return a.cluster.Networks.WriteStatus(ctx, pod, text)
+			},
+		},
 		Unpoliced: a.ground.SayUnpoliced, Unhelped: a.ground.SayUnhelped,
 	})
 	if err != nil {

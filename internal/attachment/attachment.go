@@ -40,6 +40,8 @@ type Record struct {
 	// First is the pod's first attachment, which this further one joins (hold.Owner.Joined). "": the attachment is a first one. Only first
 	// ones are what a runtime has asked for. The Network of a further one is what its pod's status calls it.
 	First hold.ID `json:"first,omitempty"`
+	// Label is what the pod's status calls the network, unless it calls it Network.
+	Label string `json:"label,omitempty"`
 	// Networks says, for a first one, which further networks its pod may have; nil: the configuration has not said it.
 	Networks *netconf.Networks `json:"networks,omitempty"`
 }

@@ -13,10 +13,12 @@ import (
 	"github.com/berth-net/berth/api/client"
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kinds/delegate"
 	"github.com/berth-net/berth/internal/kinds/flows"
 	"github.com/berth-net/berth/internal/kinds/hostports"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/kinds/noderoute"
+	"github.com/berth-net/berth/internal/kinds/podstatus"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 	nfttable "github.com/berth-net/berth/internal/kinds/table"
 	"github.com/berth-net/berth/internal/kinds/vxlan"
@@ -38,6 +40,8 @@ var kinds = hold.Kinds{
 	{New: func() hold.Spec { return new(link.Spec) }},
 	{New: func() hold.Spec { return new(flows.Spec) }},
 	{New: func() hold.Spec { return new(hostports.Spec) }},
+	{New: func() hold.Spec { return new(delegate.Spec) }},
+	{New: func() hold.Spec { return new(podstatus.Spec) }},
 }
 
 func (a *app) ledgerCommand() *cobra.Command {
@@ -131,6 +135,8 @@ func (a *app) ownersTable(owners []hold.Owner) *table {
 				key.ContainerID = shortID(key.ContainerID)
 			}
 			of = strings.TrimSpace(podName(r.Pod) + " " + key.String())
+		} else if o.Joined > 0 && len(o.Needs) == 1 {
+			of = "attachment " + string(o.Needs[0])
 		}
 		var names, holds []string
 		for _, n := range o.Names {

@@ -15,6 +15,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/hostports"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/kinds/noderoute"
+	"github.com/berth-net/berth/internal/kinds/podstatus"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 	"github.com/berth-net/berth/internal/kinds/table"
 	"github.com/berth-net/berth/internal/kinds/vxlan"
@@ -33,6 +34,7 @@ type Doors struct {
 	Links      Links
 	Ports      Ports
 	Delegates  *delegate.Delegates // networks that other plugins make
+	Statuses   *podstatus.Statuses // what tells people of pods' networks
 	// Monitor begins to hear of changes by others; nil: this node cannot tell of such changes.
 	Monitor func() (Monitor, error)
 }
@@ -49,7 +51,7 @@ func (d *Doors) List(t Tracked, r flows.Routes) hold.Kinds {
 	if d.WireGuard != nil {
 		all = append(all, d.WireGuard.DeviceKind(), d.WireGuard.PeerKind())
 	}
-	return append(all, d.NodeRoutes.Kind(), flows.Kind(t, r), d.Links.Kind(), d.Ports.Kind(), d.Delegates.Kind())
+	return append(all, d.NodeRoutes.Kind(), flows.Kind(t, r), d.Links.Kind(), d.Ports.Kind(), d.Delegates.Kind(), d.Statuses.Kind())
 }
 
 // Tunnel is the tunnel to other nodes.
@@ -85,6 +87,7 @@ func Open(here *ns.Netns, conn *rtnl.Conn, m Marks, h Hooks) Doors {
 		Links:      links,
 		Ports:      OpenPorts(barrier, m, h),
 		Delegates:  OpenDelegates(h),
+		Statuses:   podstatus.New(h.Status),
 		Monitor: func() (Monitor, error) {
 			news, err := conn.Monitor(m.Groups, stamp.Links(m.Instance))
 			if err != nil {
@@ -149,6 +152,8 @@ type Hooks struct {
 	Unpoliced func(error)
 	// Runner is the socket of berth-runner, which executes other CNI plugins.
 	Runner string
+	// Status says and writes what people are told of a pod's networks.
+	Status podstatus.Options
 	// OpenNetns opens the network namespace of a pod (node.Node.OpenNetns).
 	OpenNetns func(ns.Ref) (ns.Handle, error)
 	// Unhelped is called once, with the reason, if no process of its own can make the system calls that may

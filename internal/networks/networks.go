@@ -28,6 +28,8 @@ type Cluster interface {
 	Asks(ctx context.Context, pod *api.Pod) (networks, first string, err error)
 	// Definition returns a network attachment definition, and nil if there is none.
 	Definition(ctx context.Context, namespace, name string) (*nadv1.NetworkAttachmentDefinition, error)
+	// WriteStatus writes a pod's annotation nad.KeyStatus. It succeeds if the pod is gone.
+	WriteStatus(ctx context.Context, pod *api.Pod, text string) error
 }
 
 // Networks decides.

@@ -95,7 +95,7 @@ func (n *node) local(subnet string) string {
 func (n *node) files() (all []string) {
 	n.t.Helper()
 	must(n.t, filepath.WalkDir(n.disk, func(path string, d os.DirEntry, err error) error {
-		if err == nil && !d.IsDir() && d.Name() != "lock" && !strings.HasPrefix(d.Name(), "last_reserved_ip") {
+		if err == nil && !d.IsDir() && d.Name() != "lock" && !strings.HasPrefix(d.Name(), "last_reserved_ip") && !strings.HasPrefix(d.Name(), "how.") {
 			all = append(all, strings.TrimPrefix(path, n.disk+"/"))
 		}
 		return err

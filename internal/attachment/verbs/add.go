@@ -180,6 +180,9 @@ func (v *Verbs) choose(ctx context.Context, add *addition) error {
 		return err
 	}
 	add.further = all[1:]
+	if label := all[0].Label; label != add.record.Network {
+		add.record.Label = label
+	}
 	return v.madeBy(add, all[0].Conf)
 }
 

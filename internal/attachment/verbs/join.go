@@ -29,6 +29,9 @@ func (v *Verbs) join(ctx context.Context, first *attachment.Entry, add *addition
 			return errors.Join(inNetwork(n, err), v.undo(ctx, first, fresh))
 		}
 	}
+	if err := v.tell(ctx, first.Owner.ID); err != nil {
+		return errors.Join(err, v.undo(ctx, first, fresh))
+	}
 	return nil
 }
 
@@ -75,7 +78,7 @@ func (v *Verbs) joinOne(ctx context.Context, first *attachment.Entry, lead *addi
 		}
 	}
 	add := &addition{conf: lead.conf, when: lead.when, record: lead.record, joined: last + 1}
-	add.record.First, add.record.Networks = first.Owner.ID, nil
+	add.record.First, add.record.Networks, add.record.Label = first.Owner.ID, nil, ""
 	add.record.Network, add.record.Ifname = n.Label, n.Ifname
 	if err := v.madeBy(add, n.Conf); err != nil {
 		return err

@@ -1,0 +1,69 @@
+package verbs
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kinds/podstatus"
+	"github.com/berth-net/berth/internal/nad"
+)
+
+// tell has the pod's annotation say which networks the pod has. The annotation is a hold of an owner that joins the first attachment,
+// ahead of all further ones. A pod that has asked for nothing, and has got nothing but Berth's own network, has none. What cannot be written
+// is owed, and no error.
+func (v *Verbs) tell(ctx context.Context, first hold.ID) error {
+	e := v.index.Get(first)
+	if e == nil || !v.networks.Tells(e.Record.Pod) {
+		return nil
+	}
+	for _, id := range v.Ledger.Needers(first) {
+		if o, ok := v.Ledger.Owner(id); ok && o.Wanted() {
+			if _, tells := o.Find(podstatus.KindName); tells {
+				_ = v.Engine.Repair(ctx, id) // the next sweep tries again
+				return nil
+			}
+		}
+	}
+	if e.Record.Networks == nil && e.Record.Label == "" && len(v.index.Further(first)) == 0 {
+		return nil
+	}
+	o := hold.Owner{ID: hold.NewID(), Needs: []hold.ID{first}, Joined: math.MaxInt32}
+	pod := e.Record.Pod
+	o.Holds = []hold.Hold{{Owner: o.ID, Spec: &podstatus.Spec{First: first, Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}}}
+	return v.Engine.Take(ctx, o)
+}
+
+// NetworkStatus returns what the annotation of the pod with a first attachment says (nad.KeyStatus).
+func (v *Verbs) NetworkStatus(first hold.ID) (string, error) {
+	e := v.index.Get(first)
+	if e == nil {
+		return "", fmt.Errorf("there is no attachment %s", first)
+	}
+	all := []*attachment.Entry{e}
+	for _, f := range v.index.Further(first) {
+		if f.Owner.Wanted() && !v.Engine.Doomed(f.Owner.ID) {
+			all = append(all, f)
+		}
+	}
+	var attached []nad.Attached
+	for i, e := range all {
+		m, err := v.modes.Of(e.Record.Mode)
+		if err != nil {
+			return "", err
+		}
+		r, err := m.Result(e.Owner, e.Record)
+		if err != nil {
+			return "", err
+		}
+		attached = append(attached, nad.Attached{Network: cmp.Or(e.Record.Label, e.Record.Network), Default: i == 0, Result: r})
+	}
+	text, bad := nad.Status(attached)
+	if bad != nil {
+		return "", bad
+	}
+	return text, nil
+}

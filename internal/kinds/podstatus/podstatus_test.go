@@ -1,0 +1,82 @@
+package podstatus_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kinds/kindtest"
+	"github.com/berth-net/berth/internal/kinds/podstatus"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// server has the annotations of pods.
+type server struct {
+	mu   sync.Mutex
+	all  map[string]string
+	fail error
+	text string
+}
+
+func (s *server) kind() hold.Kind {
+	return podstatus.New(podstatus.Options{
+		Text: func(first hold.ID) (string, error) { return s.text + string(first), nil },
+		Write: func(_ context.Context, pod *api.Pod, text string) error {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.fail == nil {
+				s.all[pod.Namespace+"/"+pod.Name] = text
+			}
+			return s.fail
+		},
+	}).Kind()
+}
+
+func TestKind(t *testing.T) {
+	s := &server{all: map[string]string{}, text: "status of "}
+	kindtest.Run(t, kindtest.Kind{
+		Kind: s.kind(),
+		Spec: func(_ testing.TB, owner hold.ID) hold.Spec {
+			return &podstatus.Spec{First: owner, Namespace: "default", Name: string(owner), UID: "u"}
+		},
+		Example:     &podstatus.Spec{First: "abcdefghij", Namespace: "default", Name: "web-0", UID: "u1"},
+		Undisguised: "the annotation is a word to others: Berth does not read it",
+	})
+}
+
+// The annotation is written anew when the pod's networks are others, and by each run of the agent; what cannot be written is missing.
+func TestWritten(t *testing.T) {
+	s := &server{all: map[string]string{}, text: "one of "}
+	k := s.kind()
+	h := hold.Hold{Owner: "o", Spec: &podstatus.Spec{First: "f", Namespace: "default", Name: "web"}}
+	is := func(want error) {
+		t.Helper()
+		if err := k.Verify(t.Context(), nil, []hold.Hold{h})[0]; !errors.Is(err, want) {
+			t.Errorf("%v, want %v", err, want)
+		}
+	}
+	is(hold.ErrGone)
+	s.fail = errors.New("the API server is away")
+	if err := k.Acquire(t.Context(), h); err == nil || !strings.Contains(err.Error(), "the API server is away") {
+		t.Errorf("an API server that is away: %v", err)
+	}
+	is(hold.ErrGone)
+	s.fail = nil
+	nettest.Must(t, k.Acquire(t.Context(), h))
+	is(nil)
+	s.text = "two of "
+	is(hold.ErrChanged)
+	nettest.Must(t, k.Acquire(t.Context(), h))
+	is(nil)
+	if got := slices.Collect(maps.Values(s.all)); !slices.Equal(got, []string{"two of f"}) {
+		t.Errorf("the pods say %q", got)
+	}
+	k = s.kind() // the agent is started again
+	is(hold.ErrGone)
+}
