@@ -115,7 +115,7 @@ func (a *Agent) furnish(o Options) (err error) {
 	}))
 	a.Verbs = verbs.New(d, a.index, a.drain, a.ground, all, a.cluster.Networks, n.OpenNetns)
 	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all, a.cluster)
-	a.cluster.Owed = a.Views.OwedHolds
+	a.cluster.Owed, a.cluster.Asked = a.Views.OwedHolds, a.Verbs.Asked
 	a.ground.Hooks = ground.Hooks{
 		Exposed: a.traffic.Exposed, Rests: a.traffic.Rests, Left: a.traffic.Ports.ClearLeft, Tell: a.Tell,
 		Cluster: a.cluster.Pools(), Counted: a.cluster.Counted, Unserved: a.cluster.Unserved,

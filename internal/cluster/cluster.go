@@ -37,6 +37,7 @@ type Cluster struct {
 	Long    time.Duration         // notice.Long, but in tests
 	// Networks says which networks a pod gets.
 	Networks *networks.Networks
+	Asked    func(api.Pod) // kube.Options.Asked; set it before Follow
 	kube     *kube.Watcher // nil: the node belongs to no cluster
 	leases   *lease.Keeper // nil: the cluster has no pools for its nodes
 
@@ -93,7 +94,15 @@ func New(d *daemon.Core, r Rooms, c *config.Kubernetes, version string) (*Cluste
 		}
 		return cidrs
 	}
-	cl.kube = kube.New(client, kube.Options{Kubernetes: *c, Log: d.Log, Given: give, InForce: inForce, Others: tell, Leases: cl.leases})
+	asked := func(pod api.Pod) {
+		if cl.Asked != nil {
+			cl.Asked(pod)
+		}
+	}
+	cl.kube = kube.New(client, kube.Options{Kubernetes: *c, Log: d.Log, Given: give, InForce: inForce, Others: tell, Leases: cl.leases, Asked: asked})
+	if c.Networks {
+		cl.Networks.Cluster = definitions{cl.kube}
+	}
 	return cl, nil
 }
 

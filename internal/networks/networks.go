@@ -28,6 +28,8 @@ type Cluster interface {
 	Asks(ctx context.Context, pod *api.Pod) (networks, first string, err error)
 	// Definition returns a network attachment definition, and nil if there is none.
 	Definition(ctx context.Context, namespace, name string) (*nadv1.NetworkAttachmentDefinition, error)
+	// Heard returns a channel that is closed once the cluster has said which pods the node has.
+	Heard() <-chan struct{}
 	// WriteStatus writes a pod's annotation nad.KeyStatus. It succeeds if the pod is gone.
 	WriteStatus(ctx context.Context, pod *api.Pod, text string) error
 }
@@ -42,6 +44,7 @@ type Pod struct {
 	*api.Pod        // nil: the runtime has not said it
 	Ifname   string // of the first network
 	Args     string // CNI_ARGS, for plugins
+	Attached bool   // the first network is there already, and what makes it is not asked for
 }
 
 // Network is a network that a pod is to have.
@@ -125,6 +128,7 @@ func (r *resolver) given(ctx context.Context, c *netconf.Conf, instead string) (
 	first := Network{Label: c.Name, Ifname: r.pod.Ifname, Conf: c}
 	delegates := r.says.Delegates
 	switch {
+	case r.pod.Attached:
 	case instead != "":
 		s, bad := nad.SelectDefault(instead, r.says.Namespace, r.pod.Ifname)
 		if bad != nil {

@@ -30,10 +30,11 @@ type Verbs struct {
 	// keys puts the ADDs of each key in order: they run one after another, as they came. ADDs that
 	// wait give back their place among the running requests (turn.Aside), since the pod may decide
 	// how long the first ADD takes. A DEL takes no turn: it overtakes the ADDs (see del.go).
-	keys turn.Turns[attachment.Key]
+	keys  turn.Turns[attachment.Key]
+	plugs plugs
 }
 
 // New returns the verbs. open opens the network namespace at a path (node.Node).
 func New(d *daemon.Core, x *attachment.Index, q *drain.Drain, g *ground.Ground, ms mode.Modes, n *networks.Networks, open func(ns.Ref) (ns.Handle, error)) *Verbs {
-	return &Verbs{Core: d, index: x, drain: q, ground: g, modes: ms, networks: n, open: open, keys: turn.Turns[attachment.Key]{Most: repeats, Aside: true}}
+	return &Verbs{plugs: plugs{pods: map[string]*plug{}, wake: make(chan struct{}, 1)}, Core: d, index: x, drain: q, ground: g, modes: ms, networks: n, open: open, keys: turn.Turns[attachment.Key]{Most: repeats, Aside: true}}
 }

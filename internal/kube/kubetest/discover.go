@@ -10,6 +10,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// namespaced are the resources whose objects are in namespaces.
+var namespaced = []string{"pods", "events", "network-attachment-definitions"}
+
 // discover tells clients which resources there are (/api, /apis, and /apis/GROUP/VERSION). It refuses everything else.
 func discover(w http.ResponseWriter, r *http.Request) {
 	version, ofGroup := strings.CutPrefix(r.URL.Path, "/apis/")
@@ -22,7 +25,7 @@ func discover(w http.ResponseWriter, r *http.Request) {
 		kind := kinds[name]
 		if kind.APIVersion == version {
 			list.APIResources = append(list.APIResources, metav1.APIResource{
-				Name: name, Kind: kind.Kind, Namespaced: name == "pods" || name == "events", Verbs: metav1.Verbs{"get", "list", "watch", "create", "update", "patch"},
+				Name: name, Kind: kind.Kind, Namespaced: slices.Contains(namespaced, name), Verbs: metav1.Verbs{"get", "list", "watch", "create", "update", "patch"},
 			})
 		}
 		group, v, ok := strings.Cut(kind.APIVersion, "/")

@@ -44,7 +44,7 @@ func split(path string) (resource, key, sub string, ok bool) {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	resource, key, sub, ok := split(r.URL.Path)
 	s.mu.Lock()
-	fail := s.fail
+	fail, lacks := s.fail, ok && s.lacks == resource
 	s.asked = append(s.asked, r.Method+" "+r.URL.Path)
 	s.mu.Unlock()
 	q := r.URL.Query()
@@ -52,6 +52,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case fail != 0:
 		refuse(w, fail, "")
+	case lacks:
+		refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound)
 	case !ok:
 		discover(w, r)
 	case resource == "events" && r.Method != http.MethodGet:
@@ -160,7 +162,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, resource string, 
 			}
 		}
 		since = s.version
-		news, ends := s.news, s.fail != 0 || s.lags == resource
+		news, ends := s.news, s.fail != 0 || s.lags == resource || s.lacks == resource
 		s.mu.Unlock()
 		if ends {
 			return
@@ -191,7 +193,9 @@ func await(ctx context.Context, news <-chan struct{}) bool {
 }
 
 // patch applies a merge patch to an object's status, if the patch names the object's version, or none. For a Node it also applies
-// a strategic merge patch, which merges conditions by their types, and changes annotations, as the API server does.
+// a strategic merge patch, which merges conditions by their types. It changes annotations of Nodes and pods, as the API server does, and
+// refuses a patch that names another UID than the object's as it does: as a change of a field that nobody can change
+// (ValidateObjectMetaAccessorUpdate of apimachinery).
 func (s *Server) patch(w http.ResponseWriter, r *http.Request, resource, key string) {
 	var p Object
 	sort := r.Header.Get("Content-Type")
@@ -212,6 +216,11 @@ func (s *Server) patch(w http.ResponseWriter, r *http.Request, resource, key str
 	s.mu.Lock()
 	o := s.objects[resource][key]
 	version, _ := metaOf(p)["resourceVersion"].(string)
+	if uid := metaOf(p)["uid"]; o != nil && uid != nil && uid != metaOf(o)["uid"] {
+		s.mu.Unlock()
+		refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
+		return
+	}
 	if o == nil || version != "" && version != metaOf(o)["resourceVersion"] {
 		s.mu.Unlock()
 		if o == nil {
@@ -227,7 +236,7 @@ func (s *Server) patch(w http.ResponseWriter, r *http.Request, resource, key str
 		status = Object{}
 	}
 	next, _ := p["status"].(Object)
-	if resource == "nodes" {
+	if resource == "nodes" || resource == "pods" {
 		annotate(metaOf(now), metaOf(p))
 	}
 	if strategic {

@@ -26,6 +26,8 @@ var kinds = map[string]metav1.TypeMeta{
 	"ippools":      {Kind: "IPPool", APIVersion: "berth.dev/v1alpha1"},
 	"nodenetworks": {Kind: "NodeNetwork", APIVersion: "berth.dev/v1alpha1"},
 	"events":       {Kind: "Event", APIVersion: "events.k8s.io/v1"},
+
+	"network-attachment-definitions": {Kind: "NetworkAttachmentDefinition", APIVersion: "k8s.cni.cncf.io/v1"},
 }
 
 // event is a change that the server has seen.
@@ -51,6 +53,7 @@ type Server struct {
 	tried   int           // how many patches it got
 	lags    string        // the resource of which it lists what was there at old, and has no watches; empty: none
 	old     Object        // what it lists
+	lacks   string        // a resource that it does not know; empty: none
 	lists   int           // how many lists it has answered
 	news    chan struct{} // closed at the next change
 	patches []string      // the bodies of all patches that were accepted
@@ -179,6 +182,14 @@ func (s *Server) Lag(resource string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lags = resource
+	s.stir()
+}
+
+// Lack has the server not know a resource, as one without its CustomResourceDefinition. Watches of it end. An empty resource: it knows all.
+func (s *Server) Lack(resource string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lacks = resource
 	s.stir()
 }
 
