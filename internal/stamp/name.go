@@ -138,3 +138,10 @@ func OfTunnel(name string) (instance string, ok bool) {
 	instance, ok = strings.CutPrefix(name, "berth-")
 	return instance, ok && len(instance) == PrefixLen && areLetters(instance)
 }
+
+// InfoFile returns the name of an incarnation's device-info file. No other incarnation, of this instance or of another one on this node, has
+// that name.
+func InfoFile(instance string, id ID) string { return InfoFiles(instance) + string(id) }
+
+// InfoFiles returns the beginning of the names of an instance's device-info files.
+func InfoFiles(instance string) string { return "berth-" + instance + "-" }

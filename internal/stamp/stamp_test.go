@@ -199,3 +199,15 @@ func TestAlikeByAddresses(t *testing.T) {
 		t.Error("aliases that say different addresses are alike")
 	}
 }
+
+// The names of an instance's device-info files begin in a way that no other instance's do, and end with the incarnation.
+func TestInfoFile(t *testing.T) {
+	name := InfoFile(instance, id)
+	rest, ours := strings.CutPrefix(name, InfoFiles(instance))
+	if !ours || ID(rest) != id || name == Table(instance) || strings.ContainsAny(name, "/ ") {
+		t.Errorf("%q", name)
+	}
+	if strings.HasPrefix(name, InfoFiles("bbcdefghij")) {
+		t.Errorf("%q is another instance's, too", name)
+	}
+}
