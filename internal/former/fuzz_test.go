@@ -1,0 +1,59 @@
+package former_test
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/berth-net/berth/internal/cni"
+)
+
+// Whatever the files have: each of them is in an attachment or a problem, and each attachment has names and plugins that can be
+// executed and shown.
+func FuzzRead(f *testing.F) {
+	multus := conf(`{"name":"n","type":"multus","capabilities":{"ips":true},"cniDir":"/elsewhere"}`)
+	for _, s := range [][3]string{
+		{file(), "", scratchOf(`{"name":"n","type":"x"}`)}, {multus, file(), scratchOf(`{"name":"n","type":"x"}`, `{"name":"m","plugins":[{"type":"y"}]}`)},
+		{with("cniArgs", podArgs), with("netns", ""), `[{"CNINetworkConfigList":{"Name":"n","Plugins":[{"Bytes":"eyJ0eXBlIjoieCJ9"}]},"ifnameRequest":"net9","ipRequest":["x"]}]`},
+		{with("capabilityArgs", map[string]any{"ips": []int{1}}), conf(`{"name":"n","cniVersions":["1.1.0"],"plugins":[{"type":"x","capabilities":{"ips":true}}]}`), "[null]"},
+		{with("result", raw(`{"interfaces":[{"sandbox":"/a"},{"sandbox":"/b"}]}`)), "{}", "{"},
+	} {
+		f.Add(s[0], s[1], s[2])
+	}
+	f.Fuzz(func(t *testing.T, runtime, delegate, scratch string) {
+		n := newNode(t)
+		paths := map[string]string{"/var/lib/cni/results/n-b-eth0": runtime, "/var/lib/cni/multus/results/n-b-eth0": delegate, "/var/lib/cni/multus/b": scratch}
+		for path, text := range paths {
+			n.write(path, text)
+		}
+		all, problems := n.read()
+		known := files(all, problems)
+		for path := range paths {
+			if !known[path] {
+				t.Errorf("%s is lost: %v, %v", path, all, problems)
+			}
+		}
+		for _, a := range all {
+			if cni.CheckContainerID(a.Container) != nil || cni.CheckIfname(a.Ifname) != nil || cni.CheckNetworkName(a.Network) != nil || cni.CheckVersion("ADD", a.Version) != nil {
+				t.Errorf("%+v", a)
+			}
+			if len(a.Plugins) == 0 || !cni.IsShowable(a.String(), 4000) || (a.Result == nil) != (a.NoResult != "") || a.Result != nil && !json.Valid(a.Result) {
+				t.Errorf("%+v", a)
+			}
+			for i, kind := range a.Types() {
+				if kind == "" || kind == ".." || strings.ContainsAny(kind, "/\x00") || !json.Valid(a.Plugins[i]) {
+					t.Errorf("plugin %q: %s", kind, a.Plugins[i])
+				}
+			}
+		}
+		for _, p := range problems {
+			if p.Reason == "" || len(p.Reason) > 5000 || !cni.IsShowable(p.String(), 6000) {
+				t.Errorf("%q", p)
+			}
+		}
+		if again, problems2 := n.read(); !reflect.DeepEqual(again, all) || !reflect.DeepEqual(problems2, problems) {
+			t.Errorf("first %v, %v, then %v, %v", all, problems, again, problems2)
+		}
+	})
+}
