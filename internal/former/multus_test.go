@@ -130,6 +130,27 @@ func TestMultusCutShort(t *testing.T) {
 	}
 }
 
+// Multus passes on what its own plugin declares, of the capabilities that it knows, and what the pod asked for, which the first delegate
+// does not get.
+func TestMultusCapabilities(t *testing.T) {
+	n := newNode(t)
+	n.write("var/lib/cni/results/n-b-eth0", file(func(f map[string]any) {
+		f["config"] = []byte(`{"name":"n","type":"multus","capabilities":{"bandwidth":true,"unknown":true,"ips":false}}`)
+		f["capabilityArgs"] = map[string]int{"bandwidth": 1, "unknown": 2, "ips": 3}
+	}))
+	const plugin = `"type":"x","capabilities":{"bandwidth":true,"unknown":true,"ips":true,"mac":true,"infinibandGUID":true,"deviceID":true}`
+	asked := map[string]any{"ipRequest": []string{"10.0.0.1"}, "macRequest": "m", "infinibandGUIDRequest": "g", "deviceID": "d", "Bytes": []byte(`{"name":"m",` + plugin + `}`)}
+	text, err := json.Marshal([]any{asked, asked})
+	nettest.Must(t, err)
+	n.write("var/lib/cni/multus/b", string(text))
+	for i, want := range []string{`{"bandwidth":1}`, `{"bandwidth":1,"deviceID":"d","infinibandGUID":"g","ips":["10.0.0.1"],"mac":"m"}`} {
+		a := n.sound()[i]
+		if got := compact(t, a.Plugins[0]); got != compact(t, raw(`{"runtimeConfig":`+want+`,`+plugin+`}`)) {
+			t.Errorf("%s has %s", a, got)
+		}
+	}
+}
+
 // Without the scratch file, or beside it, Multus's cache tells of delegates: those that were attached later by the daemon's API.
 func TestMultusCacheAlone(t *testing.T) {
 	n, _ := multus(t)
