@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -59,22 +60,22 @@ func (f folder) names() ([]string, error) {
 	return names, nil
 }
 
-// read reads a file of at most maxFile bytes, and returns what the file is, too.
-func (f folder) read(name string) ([]byte, fs.FileInfo, error) {
+// read reads a file of at most maxFile bytes, and returns when it was written, too.
+func (f folder) read(name string) ([]byte, time.Time, error) {
 	file, err := root.Open(filepath.Join(string(f.root), f.path, name))
 	if err != nil {
-		return nil, nil, err
+		return nil, time.Time{}, err
 	}
 	defer file.Close()
 	info, err := file.Stat()
 	if err != nil {
-		return nil, nil, err
+		return nil, time.Time{}, err
 	}
 	raw, err := io.ReadAll(io.LimitReader(file, maxFile+1))
 	if err == nil && len(raw) > maxFile {
 		err = fmt.Errorf("it has more than %d bytes", maxFile)
 	}
-	return raw, info, err
+	return raw, info.ModTime(), err
 }
 
 // reason is an error about a file for people, who see the path beside it.

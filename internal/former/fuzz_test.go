@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/former"
 )
 
 // Whatever the files have: each of them is in an attachment or a problem, and each attachment has names and plugins that can be
@@ -22,14 +23,9 @@ func FuzzRead(f *testing.F) {
 		f.Add(s[0], s[1], s[2])
 	}
 	f.Fuzz(func(t *testing.T, runtime, delegate, scratch string) {
-		n := newNode(t)
-		paths := map[string]string{"/var/lib/cni/results/n-b-eth0": runtime, "/var/lib/cni/multus/results/n-b-eth0": delegate, "/var/lib/cni/multus/b": scratch}
-		for path, text := range paths {
-			n.write(path, text)
-		}
-		all, problems := n.read()
+		all, problems := former.ReadTexts(runtime, delegate, scratch)
 		known := files(all, problems)
-		for path := range paths {
+		for _, path := range []string{former.RuntimePath, former.DelegatePath, former.ScratchPath} {
 			if !known[path] {
 				t.Errorf("%s is lost: %v, %v", path, all, problems)
 			}
@@ -52,7 +48,7 @@ func FuzzRead(f *testing.F) {
 				t.Errorf("%q", p)
 			}
 		}
-		if again, problems2 := n.read(); !reflect.DeepEqual(again, all) || !reflect.DeepEqual(problems2, problems) {
+		if again, problems2 := former.ReadTexts(runtime, delegate, scratch); !reflect.DeepEqual(again, all) || !reflect.DeepEqual(problems2, problems) {
 			t.Errorf("first %v, %v, then %v, %v", all, problems, again, problems2)
 		}
 	})

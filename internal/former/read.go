@@ -7,6 +7,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/root"
@@ -27,7 +28,7 @@ const defaultCNIDir = "/var/lib/cni/multus"
 //
 // Runtimes may write meanwhile. A file that vanishes is of a pod that was deleted, and a file that is half written is a problem.
 func Read(r root.Dir, cniDirs ...string) ([]Attachment, []Problem, error) {
-	rd := &reader{root: r, left: maxTotal, pods: map[string]*pod{}, paths: map[key]string{}, seen: map[string]bool{}}
+	rd := newReader(r)
 	for _, dir := range caches {
 		if err := rd.cache(dir); err != nil {
 			return nil, nil, err
@@ -42,13 +43,7 @@ func Read(r root.Dir, cniDirs ...string) ([]Attachment, []Problem, error) {
 			return nil, nil, err
 		}
 	}
-	var all []Attachment
-	for _, container := range slices.Sorted(maps.Keys(rd.pods)) {
-		attachments, problems := rd.pods[container].attachments()
-		all = append(all, attachments...)
-		rd.problems = append(rd.problems, problems...)
-	}
-	return all, rd.problems, nil
+	return rd.attachments(), rd.problems, nil
 }
 
 // key identifies an attachment. The runtime's entry for Multus may have the key of a delegate: it is none.
@@ -66,8 +61,23 @@ type reader struct {
 	problems []Problem
 }
 
+func newReader(r root.Dir) *reader {
+	return &reader{root: r, left: maxTotal, pods: map[string]*pod{}, paths: map[key]string{}, seen: map[string]bool{}}
+}
+
+// attachments returns the attachments of all containers, and notes their problems.
+func (rd *reader) attachments() []Attachment {
+	var all []Attachment
+	for _, container := range slices.Sorted(maps.Keys(rd.pods)) {
+		attachments, problems := rd.pods[container].attachments()
+		all = append(all, attachments...)
+		rd.problems = append(rd.problems, problems...)
+	}
+	return all
+}
+
 // each reads the files of a folder that was not read yet. Of a file that parse refuses, there is a problem.
-func (rd *reader) each(path string, parse func(path string, raw []byte, info fs.FileInfo) error) error {
+func (rd *reader) each(path string, parse func(path string, raw []byte, when time.Time) error) error {
 	path = filepath.Clean(path)
 	if rd.seen[path] {
 		return nil
@@ -79,7 +89,7 @@ func (rd *reader) each(path string, parse func(path string, raw []byte, info fs.
 		return fmt.Errorf("listing what a former CNI has left: %w", err)
 	}
 	for _, name := range names {
-		raw, info, err := f.read(name)
+		raw, when, err := f.read(name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -87,7 +97,7 @@ func (rd *reader) each(path string, parse func(path string, raw []byte, info fs.
 			return fmt.Errorf("reading what a former CNI has left: the files have more than %d bytes together; remove those of pods that are gone", maxTotal)
 		}
 		if err == nil {
-			err = parse(f.at(name), raw, info)
+			err = parse(f.at(name), raw, when)
 		}
 		if err != nil {
 			rd.problems = append(rd.problems, Problem{f.at(name), reason(err)})
@@ -98,14 +108,17 @@ func (rd *reader) each(path string, parse func(path string, raw []byte, info fs.
 
 // cache reads libcni's cache in a folder.
 func (rd *reader) cache(dir string) error {
-	return rd.each(filepath.Join(dir, "results"), func(path string, raw []byte, info fs.FileInfo) error {
-		e, err := parseEntry(path, raw)
-		if err != nil || e.isLoopback() {
-			return err
-		}
-		e.when = info.ModTime()
-		return rd.add(e)
-	})
+	return rd.each(filepath.Join(dir, "results"), rd.entry)
+}
+
+// entry reads a file of libcni's cache.
+func (rd *reader) entry(path string, raw []byte, when time.Time) error {
+	e, err := parseEntry(path, raw)
+	if err != nil || e.isLoopback() {
+		return err
+	}
+	e.when = when
+	return rd.add(e)
 }
 
 // add adds an entry of a cache to its container.
@@ -153,21 +166,22 @@ func (rd *reader) cniDirs(given []string) []string {
 }
 
 // scratches reads Multus's scratch files in its cniDir.
-func (rd *reader) scratches(dir string) error {
-	return rd.each(dir, func(path string, raw []byte, _ fs.FileInfo) error {
-		container := filepath.Base(path)
-		if cni.CheckContainerID(container) != nil {
-			return errors.New("its name is no container's ID")
-		}
-		s, err := parseScratch(path, raw)
-		if err != nil {
-			return err
-		}
-		p := rd.pod(container)
-		if p.scratch != nil {
-			return fmt.Errorf("%s speaks of the same container", p.scratch.path)
-		}
-		p.scratch = s
-		return nil
-	})
+func (rd *reader) scratches(dir string) error { return rd.each(dir, rd.scratch) }
+
+// scratch reads a scratch file, whose name is the container's ID.
+func (rd *reader) scratch(path string, raw []byte, _ time.Time) error {
+	container := filepath.Base(path)
+	if cni.CheckContainerID(container) != nil {
+		return errors.New("its name is no container's ID")
+	}
+	s, err := parseScratch(path, raw)
+	if err != nil {
+		return err
+	}
+	p := rd.pod(container)
+	if p.scratch != nil {
+		return fmt.Errorf("%s speaks of the same container", p.scratch.path)
+	}
+	p.scratch = s
+	return nil
 }
