@@ -20,8 +20,8 @@ import (
 
 // run is an execution of a plugin: what the plugin had.
 type run struct {
-	command, args, netns, ifname string
-	stdin                        json.RawMessage
+	plugin, args, netns, ifname string
+	stdin                       json.RawMessage
 }
 
 // plugins are plugins in memory, of which libcni executes each. They answer alike.
@@ -31,7 +31,7 @@ type plugins struct {
 	runs   []run
 }
 
-func (p *plugins) ExecPlugin(_ context.Context, _ string, stdin []byte, environ []string) ([]byte, error) {
+func (p *plugins) ExecPlugin(_ context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	get := func(key string) string {
 		for _, e := range slices.Backward(environ) {
 			if value, ok := strings.CutPrefix(e, key+"="); ok {
@@ -40,7 +40,7 @@ func (p *plugins) ExecPlugin(_ context.Context, _ string, stdin []byte, environ 
 		}
 		return ""
 	}
-	p.runs = append(p.runs, run{get("CNI_COMMAND"), get("CNI_ARGS"), get("CNI_NETNS"), get("CNI_IFNAME"), bytes.Clone(stdin)})
+	p.runs = append(p.runs, run{path, get("CNI_ARGS"), get("CNI_NETNS"), get("CNI_IFNAME"), bytes.Clone(stdin)})
 	return []byte(p.result), nil
 }
 
