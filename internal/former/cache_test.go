@@ -45,14 +45,14 @@ func TestReadAsLibcni(t *testing.T) {
 			{"type":"y","capabilities":{"mac":false,"ips":true},"k":"<é>","name":"own","cniVersion":"0.1.0","prevResult":{}},{"type":"z","runtimeConfig":{"old":1},"d":1,"d":2}]}`},
 		{"an old version, to which the result is converted", `{"cniVersion":"0.4.0","name":"n","plugins":[{"type":"x"}]}`},
 		{"the newest version", `{"cniVersion":"0.3.1","cniVersions":["1.1.0","0.4.0"],"name":"n","plugins":[{"type":"x"}]}`},
-		{"one plugin", `{"cniVersion":"1.0.0","name":"n","type":"x","capabilities":{"ips":true},"dns":{}}`},
+		{"one plugin", `{"cniVersion":"1.0.0","name":"n","type":"x","capabilities":{"ips":true},"dns":{},"k":9007199254740993,"l":1,"l":2}`},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			n := newNode(t)
 			rt := &libcni.RuntimeConf{ContainerID: idA, NetNS: "/run/netns/a", IfName: "eth0", Args: podArgs, CapabilityArgs: capabilities}
 			p := &plugins{result: result}
 			runtime := n.libcni("var/lib/cni", p)
-			del := func() error { return nil }
+			var del func() error
 			if strings.Contains(c.config, "plugins") {
 				list, err := libcni.NetworkConfFromBytes([]byte(c.config))
 				nettest.Must(t, err)

@@ -1,9 +1,9 @@
 // Package former reads what a node's former CNI has left about the pods that it attached, so that these pods can be adopted
 // (issue 13): libcni's cache, which every runtime's libcni writes after ADD, and Multus's files. The package only reads and parses.
 //
-// Runtimes keep the cache below /var/lib/cni: containerd's go-cni and CRI-O's ocicni leave libcni.CacheDir as it is (go-cni, cni.go,
-// defaultCNIConfig; ocicni, ocicni.go, getCachedNetworkInfo). Kubelets that drove Docker, and other runtimes since, use
-// /var/lib/cni/cache (the kubelet's --cni-cache-dir, until Kubernetes 1.23).
+// Runtimes keep the cache below /var/lib/cni: containerd's go-cni and CRI-O's ocicni leave libcni.CacheDir as it is (go-cni, opts.go,
+// WithPluginDir; ocicni 0.4.3, ocicni.go, getCachedNetworkInfo). Kubelets that drove Docker, and cri-dockerd after them, keep it below
+// /var/lib/cni/cache (--cni-cache-dir, kubernetes/kubernetes#78908; Kubernetes 1.23 was the last).
 //
 // Of a pod that Multus attached, the runtime's cache has one entry, of type multus or multus-shim. Nobody adopts that entry: it stands
 // for the delegates. Each delegate is an attachment of its own, which Multus's libcni has written to another cache, in Multus's cniDir;
