@@ -38,13 +38,7 @@ type operator struct {
 func startPooled(t *testing.T, responder bool) (*rig, *operator) {
 	t.Helper()
 	r := newRig(t)
-	for _, c := range []string{ // the agent's connections to the API server would be other tests' residue, until they are forgotten
-		"nft add table ip loopback", "nft add chain ip loopback out { type filter hook output priority raw ; }", "nft add rule ip loopback out oifname lo notrack",
-		"nft add chain ip loopback in { type filter hook prerouting priority raw ; }", "nft add rule ip loopback in iifname lo notrack",
-	} {
-		nettest.Run(t, nil, c)
-	}
-	t.Cleanup(func() { nettest.Run(t, nil, "nft delete table ip loopback") })
+	r.untracked()
 	op := &operator{Server: kubetest.Serve(t), last: map[string]int{}, nets: map[string]string{"blue": "10.60.0.", "red": "10.61.0.", "gold": "10.62.0."}}
 	op.Wrote = func(string, kubetest.Object) { op.work() }
 	for name := range op.nets {
@@ -64,6 +58,20 @@ func startPooled(t *testing.T, responder bool) (*rig, *operator) {
 	must(t, os.WriteFile(r.root.Config(), fmt.Appendf(nil, "cooldown: 1ms\nkubernetes: {node: me, kubeconfig: %q, addresses: pools, routing: native, health: {enabled: %t}}\n", op.Kubeconfig(t), responder), 0o644))
 	r.begin()
 	return r, op
+}
+
+// untracked has the kernel track no connections on lo: the agent's connections to the API server would be other tests' residue, until
+// they are forgotten.
+func (r *rig) untracked() {
+	t := r.t
+	t.Helper()
+	for _, c := range []string{
+		"nft add table ip loopback", "nft add chain ip loopback out { type filter hook output priority raw ; }", "nft add rule ip loopback out oifname lo notrack",
+		"nft add chain ip loopback in { type filter hook prerouting priority raw ; }", "nft add rule ip loopback in iifname lo notrack",
+	} {
+		nettest.Run(t, nil, c)
+	}
+	t.Cleanup(func() { nettest.Run(t, nil, "nft delete table ip loopback") })
 }
 
 // follows runs what an agent does because it is in a cluster.

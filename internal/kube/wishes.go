@@ -50,7 +50,8 @@ type wishes struct {
 	mu    sync.Mutex
 	guard // whose newest is what the reflector has told last
 	all   map[string]wish
-	heard chan struct{} // closed once there has been a list
+	heard chan struct{} // closed by hear, once there has been a list
+	hear  sync.Once
 }
 
 // of returns what is known of a pod.
@@ -125,9 +126,7 @@ func (s *wishes) replace(list []wish, version string) (changed []api.Pod, err er
 			all[key] = was
 		}
 	}
-	if s.newest == "" {
-		close(s.heard)
-	}
+	s.hear.Do(func() { close(s.heard) })
 	s.all, s.newest = all, version
 	return changed, nil
 }

@@ -1,0 +1,214 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	nadv1 "github.com/k8snetworkplumbingwg/network-attachment-definition-client/pkg/apis/k8s.cni.cncf.io/v1"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kube/kubetest"
+	"github.com/berth-net/berth/internal/nad"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// networked is a node of a cluster whose pods may ask for networks.
+type networked struct {
+	*rig
+	api  *kubetest.Server
+	stop func()
+}
+
+// startNetworked starts a rig in a cluster that has the definitions a and b, which are Berth's own networks, and broken.
+func startNetworked(t *testing.T) *networked {
+	t.Helper()
+	n := &networked{rig: newRig(t), api: kubetest.Serve(t)}
+	n.untracked()
+	n.api.Put("nodes", kubetest.Object{
+		"metadata": kubetest.Object{"name": "me"}, "spec": kubetest.Object{"podCIDRs": []any{"10.244.7.0/24"}},
+		"status": kubetest.Object{"addresses": []any{kubetest.Object{"type": "InternalIP", "address": "192.0.2.1"}}},
+	})
+	for name, config := range map[string]string{
+		"a": `{"cniVersion":"1.0.0","type":"berth-cni","capabilities":{"mac":true}}`, "b": `{"cniVersion":"1.0.0","type":"berth-cni","mtu":1400}`, "broken": `{"type":"../x"}`,
+	} {
+		n.define(name, config)
+	}
+	n.rig.pools = nil
+	must(t, os.MkdirAll(filepath.Dir(n.root.Config()), 0o755))
+	must(t, os.WriteFile(n.root.Config(), fmt.Appendf(nil, "cooldown: 1ms\nkubernetes: {node: me, kubeconfig: %q, routing: native, health: {enabled: false}, networks: true}\n", n.api.Kubeconfig(t)), 0o644))
+	n.begin()
+	n.stop = sync.OnceFunc(n.plugs())
+	t.Cleanup(func() { n.stop() })
+	nettest.Eventually(t, "the node to have a pool", func() bool { return n.ground.Lacking("node") == nil && n.ground.CIDRs("node") != nil })
+	return n
+}
+
+// plugs runs what an agent does because its pods may ask for networks.
+func (n *networked) plugs() (stop func()) {
+	leave := n.follows()
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	v := n.Verbs
+	all.Go(func() { v.KeepPlugged(ctx) })
+	return func() { cancel(); all.Wait(); leave() }
+}
+
+func (n *networked) define(name, config string) {
+	n.api.Put("network-attachment-definitions", kubetest.Object{"metadata": kubetest.Object{"namespace": "default", "name": name}, "spec": kubetest.Object{"config": config}})
+}
+
+// pod makes a pod that asks for networks.
+func (n *networked) pod(name, uid, asks string) {
+	meta := kubetest.Object{"namespace": "default", "name": name, "uid": uid}
+	if asks != "" {
+		meta["annotations"] = kubetest.Object{nad.KeyNetworks: asks}
+	}
+	n.api.Put("pods", kubetest.Object{"metadata": meta, "spec": kubetest.Object{"nodeName": "me"}})
+}
+
+func podRequest(name, uid, container string, at *ns.Netns) api.AddRequest {
+	req := request(container, at)
+	req.Args = fmt.Sprintf("IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=%s;K8S_POD_UID=%s", name, uid)
+	return req
+}
+
+// has waits until a pod has just these interfaces.
+func (n *networked) has(at *ns.Netns, want ...string) {
+	n.t.Helper()
+	var have []string
+	nettest.Eventually(n.t, fmt.Sprintf("the pod to have %v", want), func() bool {
+		have = nil
+		for _, name := range []string{"eth0", "net1", "net2", "web"} {
+			if there, err := at.HasLink(name); err == nil && there {
+				have = append(have, name)
+			}
+		}
+		return slices.Equal(have, want)
+	})
+}
+
+// says waits until a pod's status names these networks and interfaces.
+func (n *networked) says(pod string, want ...string) {
+	n.t.Helper()
+	nettest.Eventually(n.t, fmt.Sprintf("the status of %s to say %v", pod, want), func() bool {
+		var all []nadv1.NetworkStatus
+		_ = json.Unmarshal([]byte(n.status(pod)), &all)
+		var have []string
+		for _, s := range all {
+			have = append(have, fmt.Sprintf("%s=%s/%d", s.Name, s.Interface, len(s.IPs)))
+		}
+		return slices.Equal(have, want)
+	})
+}
+
+// status is what the API server has of a pod's status.
+func (n *networked) status(pod string) string {
+	meta, _ := n.api.Get("pods", "default/"+pod)["metadata"].(kubetest.Object)
+	annotations, _ := meta["annotations"].(kubetest.Object)
+	text, _ := annotations[nad.KeyStatus].(string)
+	return text
+}
+
+// A pod gets the networks that it asks for, and a status that says so; what it asks for later, and does not ask for any more, comes
+// and goes while it runs; and one DEL takes all of them away, while the API server is away and the definitions are gone.
+func TestAsksForNetworks(t *testing.T) {
+	n := startNetworked(t)
+	at := nettest.Pod(t)
+	n.pod("web", "u1", "a,b@web")
+	r := n.add(podRequest("web", "u1", "c1", at))
+	if len(r.IPs) != 1 || len(r.Interfaces) != 2 || r.Interfaces[1].Name != "eth0" {
+		t.Errorf("the result is %+v", r)
+	}
+	n.has(at, "eth0", "net1", "web")
+	n.says("web", "net=eth0/1", "default/a=net1/1", "default/b=web/1")
+	n.pod("web", "u1", `[{"name":"b","interface":"web"},{"name":"a","mac":"02:00:00:00:00:07"}]`)
+	n.has(at, "eth0", "net2", "web")
+	n.says("web", "net=eth0/1", "default/b=web/1", "default/a=net2/1")
+	n.wantClean()
+	n.api.Delete("network-attachment-definitions", "default/a")
+	n.api.Break(http.StatusServiceUnavailable)
+	n.del("c1", true)
+	n.has(at)
+	if left := n.index.All(); len(left) > 0 {
+		t.Errorf("the ledger has %v", left)
+	}
+}
+
+// What the API server cannot say, or says wrongly, keeps a pod from coming, with a reason, and leaves nothing.
+func TestNetworksRefused(t *testing.T) {
+	n := startNetworked(t)
+	at := nettest.Pod(t)
+	for asks, want := range map[string]struct {
+		code uint
+		says string
+	}{
+		"a,none":                            {11, "default/none"},
+		"a,broken":                          {7, "default/broken"},
+		"a@eth0":                            {7, `interface is "eth0"`},
+		"a,b@net1":                          {7, `"net1"`},
+		"[{":                                {6, "annotation"},
+		`[{"name":"a","ips":["10.1.1.1"]}]`: {7, "ips"},
+		"a,other/b":                         {11, "other/b"},
+		strings.Repeat("a,", 199) + "a":     {7, "200 networks"},
+	} {
+		n.pod("web", "u1", asks)
+		nettest.Eventually(t, "the agent to know it", func() bool {
+			nets, _, err := n.cluster.Networks.Cluster.Asks(t.Context(), &api.Pod{Namespace: "default", Name: "web"})
+			return err == nil && nets == asks
+		})
+		_, err := n.tryAdd(podRequest("web", "u1", "c1", at))
+		wantError(t, err, want.code, want.says)
+		if len(n.index.All()) != 0 {
+			t.Errorf("%.40s: left are %v", asks, n.index.All())
+		}
+	}
+	n.api.Delete("pods", "default/web")
+	n.pod("web", "u2", "a")
+	nettest.Eventually(t, "the successor to be known", func() bool {
+		nets, _, err := n.cluster.Networks.Cluster.Asks(t.Context(), &api.Pod{Namespace: "default", Name: "web", UID: "u2"})
+		return err == nil && nets == "a"
+	})
+	_, err := n.tryAdd(podRequest("web", "u1", "c1", at))
+	wantError(t, err, 11, "UID")
+	n.add(podRequest("web", "u2", "c2", at))
+	n.has(at, "eth0", "net1")
+}
+
+// A further network fails after the first ones have been made: nothing of the pod stays.
+func TestNetworkFails(t *testing.T) {
+	n := startNetworked(t)
+	at := nettest.Pod(t)
+	n.define("absent", `{"cniVersion":"1.0.0","type":"absent-plugin"}`)
+	n.pod("web", "u1", "a,absent")
+	_, err := n.tryAdd(podRequest("web", "u1", "c1", at))
+	wantError(t, err, 11, "network default/absent as net2")
+	nettest.Eventually(t, "all to be gone", func() bool { return len(n.index.All()) == 0 })
+	n.has(at)
+}
+
+// The agent was away while the pod asked for other networks, and while the API server could not be told: both are made good.
+func TestAskedWhileAway(t *testing.T) {
+	n := startNetworked(t)
+	at := nettest.Pod(t)
+	n.pod("web", "u1", "a")
+	n.add(podRequest("web", "u1", "c1", at))
+	n.has(at, "eth0", "net1")
+	n.stop()
+	n.pod("web", "u1", "b")
+	n.restart()
+	n.stop = sync.OnceFunc(n.plugs())
+	n.has(at, "eth0", "net1")
+	n.says("web", "net=eth0/1", "default/b=net1/1")
+	n.pod("web", "u1", "")
+	n.has(at, "eth0")
+	n.says("web", "net=eth0/1")
+}
