@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	nadv1 "github.com/k8snetworkplumbingwg/network-attachment-definition-client/pkg/apis/k8s.cni.cncf.io/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,7 +29,14 @@ type Client struct {
 	events *rest.RESTClient
 	audits *rest.RESTClient // for Pods: it has a limit of its own, so that no ADD waits for audits
 	pods   seen
+
+	// Of several networks of a pod; nil: pods may not ask for such. Their limits are the kubelet's, which has as much to ask for a pod.
+	onePod *rest.RESTClient // one pod's metadata
+	nads   *rest.RESTClient // network attachment definitions
 }
+
+// The limits of onePod and nads.
+const networksQPS, networksBurst = 50, 100
 
 var _ lease.API = (*Client)(nil)
 
@@ -64,10 +72,29 @@ func Connect(k config.Kubernetes, agent string) (*Client, error) {
 	if err == nil {
 		out.events, err = eventsClient(c)
 	}
+	if err == nil && k.Networks {
+		err = out.addNetworks(c, own, scheme)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes: %w", err)
 	}
 	return out, nil
+}
+
+// addNetworks makes the clients for several networks of a pod, of the configurations for Kubernetes' objects and for custom ones.
+func (c *Client) addNetworks(core, custom *rest.Config, s *runtime.Scheme) (err error) {
+	if err = nadv1.AddToScheme(s); err != nil {
+		return err
+	}
+	core, custom = rest.CopyConfig(core), rest.CopyConfig(custom)
+	for _, o := range []*rest.Config{core, custom} {
+		o.QPS, o.Burst = networksQPS, networksBurst
+	}
+	custom.GroupVersion = &nadv1.SchemeGroupVersion
+	if c.onePod, err = rest.RESTClientFor(core); err == nil {
+		c.nads, err = rest.RESTClientFor(custom)
+	}
+	return err
 }
 
 // connect returns how the API server is reached.

@@ -4,7 +4,11 @@
 // the API server answers. If the cluster has pools of its own (config.AddressesPools), the package also follows these, the
 // node's pods and the namespaces, and writes what the node has of the pools.
 //
-// Reflectors list and watch, and hand on what they read: no object stays in memory.
+// If pods may ask for several networks (config.Kubernetes.Networks), the package also follows the node's pods and the cluster's network
+// attachment definitions, and writes pods' network status (networks.go). An ADD then waits for the API server, for a short time, if
+// the agent has not heard of its pod or of one of its networks yet. A DEL never does.
+//
+// Reflectors list and watch, and hand on what they read. Of objects only what pods' networks need stays in memory.
 package kube
 
 import (
@@ -15,11 +19,13 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	nadv1 "github.com/k8snetworkplumbingwg/network-attachment-definition-client/pkg/apis/k8s.cni.cncf.io/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/lease"
 	"github.com/berth-net/berth/internal/peers"
@@ -38,6 +44,9 @@ type Options struct {
 	Others Others
 	// Leases is told of what counts for the node's blocks of the cluster's pools; nil: the node has none.
 	Leases *lease.Keeper
+	// Asked is told of a pod of this node that asks for other networks than before (nad.KeyNetworks, nad.KeyDefault), unless it is the
+	// first that the agent hears of the pod. It holds up the reflector of pods, so it has to be quick. nil: nobody wants to know.
+	Asked func(api.Pod)
 }
 
 // Others is told of the cluster's other nodes, and of this node's own addresses (peers.Peers).
@@ -54,8 +63,12 @@ type Watcher struct {
 	*Client
 	condition condition
 	soonAgain time.Duration // shorter in tests
+	asking    time.Duration // shorter in tests
 
 	cidrs cidrs
+
+	wishes      wishes
+	definitions definitions
 
 	mu    sync.Mutex
 	mine  []netip.Addr    // of this node's responder, as its annotations say
@@ -68,7 +81,9 @@ type Watcher struct {
 func New(c *Client, o Options) *Watcher {
 	return &Watcher{
 		Options: o, Client: c, cidrs: cidrs{wake: make(chan struct{}, 1), patience: noneYet}, ways: newWays(o.Others),
-		condition: condition{wake: make(chan struct{}, 1)}, soonAgain: soonAgain,
+		condition: condition{wake: make(chan struct{}, 1)}, soonAgain: soonAgain, asking: asking,
+		wishes:      wishes{guard: guard{log: o.Log, what: "pods"}, all: map[string]wish{}},
+		definitions: definitions{all: map[string]*nadv1.NetworkAttachmentDefinition{}},
 	}
 }
 
@@ -81,6 +96,12 @@ func (w *Watcher) Keep(ctx context.Context) {
 	}
 	all.Go(func() { w.keepCondition(ctx) })
 	follow("nodes", cache.NewListWatchFromClient(w.core, "nodes", metav1.NamespaceAll, fields.Everything()), &corev1.Node{}, &nodeStore{w, guard{log: w.Log, what: "nodes"}})
+	if w.Networks {
+		follow("network attachment definitions", cache.NewListWatchFromClient(w.nads, definitionResource, metav1.NamespaceAll, fields.Everything()), &nadv1.NetworkAttachmentDefinition{}, &definitionStore{w, guard{log: w.Log, what: "network attachment definitions"}})
+	}
+	if w.Networks || w.Leases != nil {
+		follow("pods", w.metadata("pods", fields.OneTermEqualSelector("spec.nodeName", w.Node)), &metav1.PartialObjectMetadata{}, podStore{w})
+	}
 	if w.Leases == nil {
 		w.keepGiven(ctx)
 		return
@@ -89,7 +110,6 @@ func (w *Watcher) Keep(ctx context.Context) {
 	follow("this node's NodeNetwork", cache.NewListWatchFromClient(w.berth, "nodenetworks", metav1.NamespaceAll, mine), &network{}, ownStore{w})
 	follow("NodeNetworks", cache.NewListWatchFromClient(w.berth, "nodenetworks", metav1.NamespaceAll, fields.Everything()), &network{}, &networkStore{w, guard{log: w.Log, what: "NodeNetworks"}})
 	follow("IPPools", cache.NewListWatchFromClient(w.berth, "ippools", metav1.NamespaceAll, fields.Everything()), &ippool{}, poolStore{w})
-	follow("pods", w.metadata("pods", fields.OneTermEqualSelector("spec.nodeName", w.Node)), &metav1.PartialObjectMetadata{}, podStore{w})
 	w.keepNamespaces(ctx)
 }
 

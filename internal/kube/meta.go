@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/lease"
 )
 
@@ -81,37 +82,67 @@ func metasOf(all []any, keys []string) (metas []lease.Meta) {
 	return metas
 }
 
-// podStore hands on the pods of this node.
+// podStore hands on the pods of this node: to the view of what counts for pools, and to the wishes for networks.
 type podStore struct{ *Watcher }
 
 func (s podStore) Add(o any) error { return s.Update(o) }
 
 func (s podStore) Update(o any) error {
-	s.note(o)
-	for _, m := range metasOf([]any{o}, nil) {
-		s.Leases.View().PutPod(m)
+	m, ok := o.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return nil
+	}
+	s.pods.note(m.ResourceVersion)
+	if s.Leases != nil {
+		s.Leases.View().PutPod(lease.MetaOf(&m.ObjectMeta, nil))
+	}
+	if is := wishFrom(&m.ObjectMeta); s.Networks && s.wishes.put(is) {
+		s.tellAsked([]api.Pod{is.pod})
 	}
 	return nil
 }
 
 func (s podStore) Delete(o any) error {
-	s.note(o)
-	for _, m := range metasOf([]any{o}, nil) {
-		s.Leases.View().DropPod(m)
+	m, ok := o.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return nil
+	}
+	s.pods.note(m.ResourceVersion)
+	if s.Leases != nil {
+		s.Leases.View().DropPod(lease.MetaOf(&m.ObjectMeta, nil))
+	}
+	if s.Networks {
+		s.wishes.drop(wishFrom(&m.ObjectMeta))
 	}
 	return nil
 }
 
 func (s podStore) Replace(all []any, version string) error {
 	s.pods.note(version)
-	s.Leases.View().Pods(metasOf(all, nil))
-	return nil
+	if s.Leases != nil {
+		s.Leases.View().Pods(metasOf(all, nil))
+	}
+	if !s.Networks {
+		return nil
+	}
+	var list []wish
+	for _, o := range all {
+		if m, ok := o.(*metav1.PartialObjectMetadata); ok {
+			list = append(list, wishFrom(&m.ObjectMeta))
+		}
+	}
+	changed, err := s.wishes.replace(list, version)
+	s.fails.noteOld(s.wishes.what, err)
+	s.tellAsked(changed)
+	return err
 }
 
-// note notes the resourceVersion of a pod.
-func (s podStore) note(o any) {
-	if m, ok := o.(*metav1.PartialObjectMetadata); ok {
-		s.pods.note(m.ResourceVersion)
+// tellAsked tells of pods that ask for other networks than before.
+func (s podStore) tellAsked(pods []api.Pod) {
+	for _, pod := range pods {
+		if s.Asked != nil {
+			s.Asked(pod)
+		}
 	}
 }
 
