@@ -34,6 +34,7 @@ type Cluster struct {
 	Notices *notice.Notices
 	Owed    func() []api.OwedHold // what could not be released yet
 	Long    time.Duration         // notice.Long, but in tests
+	Asked   func(api.Pod)         // kube.Options.Asked; set it before Follow
 	kube    *kube.Watcher         // nil: the node belongs to no cluster
 	leases  *lease.Keeper         // nil: the cluster has no pools for its nodes
 
@@ -90,8 +91,21 @@ func New(d *daemon.Core, r Rooms, c *config.Kubernetes, version string) (*Cluste
 		}
 		return cidrs
 	}
-	cl.kube = kube.New(client, kube.Options{Kubernetes: *c, Log: d.Log, Given: give, InForce: inForce, Others: tell, Leases: cl.leases})
+	asked := func(pod api.Pod) {
+		if cl.Asked != nil {
+			cl.Asked(pod)
+		}
+	}
+	cl.kube = kube.New(client, kube.Options{Kubernetes: *c, Log: d.Log, Given: give, InForce: inForce, Others: tell, Leases: cl.leases, Asked: asked})
 	return cl, nil
+}
+
+// Networks returns who knows which networks pods ask for; nil: pods may not ask for networks, or the node belongs to no cluster.
+func (c *Cluster) Networks() *kube.Watcher {
+	if c.kube == nil || !c.kube.Networks {
+		return nil
+	}
+	return c.kube
 }
 
 // Pools returns who chooses pods' pools; nil: the cluster has no pools for its nodes.
