@@ -212,3 +212,31 @@ func TestAskedWhileAway(t *testing.T) {
 	n.has(at, "eth0")
 	n.says("web", "net=eth0/1")
 }
+
+// A ledger that is made anew knows which attachments are one pod's: one DEL takes all of them away.
+func TestNetworksRebuilt(t *testing.T) {
+	nettest.Program(t, "ip") // a skip has to come here: no agent could clean up once its ledger is lost
+	n := startNetworked(t)
+	at, other := nettest.Pod(t), nettest.Pod(t)
+	n.pod("web", "u1", "a,b@web")
+	n.pod("other", "u2", "a")
+	n.add(podRequest("web", "u1", "c1", at))
+	n.add(podRequest("other", "u2", "c2", other))
+	n.stop()
+	n.lose(false)
+	built, err := n.rebuild()
+	must(t, err)
+	if len(built.Pods) != 5 {
+		t.Errorf("%d attachments are found, want 5", len(built.Pods))
+	}
+	n.bringUp()
+	n.del("c1", true)
+	n.has(at)
+	n.has(other, "eth0", "net1")
+	if got := n.List(api.Filter{}); len(got) != 2 {
+		t.Errorf("left are %+v", got)
+	}
+	n.stop = sync.OnceFunc(n.plugs())
+	n.del("c2", true)
+	n.has(other)
+}

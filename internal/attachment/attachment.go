@@ -38,10 +38,10 @@ type Record struct {
 	Adopted bool      `json:"adopted,omitempty"` // the agent made the record from what the kernel showed, because the ledger lacked it
 	Alike   bool      `json:"alike,omitempty"`   // adopted beside another with the same Key, which may lack its end
 	// First is the pod's first attachment, which this further one joins (hold.Owner.Joined). "": the attachment is a first one. Only first
-	// ones are what a runtime has asked for. The Network of a further one is what its pod's status calls it.
+	// ones are what a runtime has asked for.
 	First hold.ID `json:"first,omitempty"`
-	// Label is what the pod's status calls the network, unless it calls it Network.
-	Label string `json:"label,omitempty"`
+	// Called is what the pod's status calls the network of a first one, unless it calls it Network.
+	Called string `json:"called,omitempty"`
 	// Networks says, for a first one, which further networks its pod may have; nil: the configuration has not said it.
 	Networks *netconf.Networks `json:"networks,omitempty"`
 }
@@ -55,6 +55,30 @@ type sort struct {
 }
 
 const attachmentSort = "attachment"
+
+// colon is in the Network of each further attachment's key, and in no network's name that a runtime knows (CNI 1.1, section 1).
+const colon = ":"
+
+// FurtherNetwork returns the Network of the key of a further attachment, of a network with a label: a definition's namespace/name, or the
+// name in a configuration. The key is in the stamp of the attachment's link, where it may have no slash.
+func FurtherNetwork(label string) string {
+	namespace, name, ok := strings.Cut(label, "/")
+	if !ok {
+		namespace, name = "", label
+	}
+	return namespace + colon + name
+}
+
+// IsFurther reports whether a key is a further attachment's.
+func IsFurther(k Key) bool { return strings.Contains(k.Network, colon) }
+
+// Label is what the pod's status calls the network.
+func (r Record) Label() string {
+	if IsFurther(r.Key) {
+		return strings.TrimPrefix(strings.Replace(r.Network, colon, "/", 1), "/")
+	}
+	return cmp.Or(r.Called, r.Network)
+}
 
 // Encode returns the record as Owner.Meta.
 func (r Record) Encode() json.RawMessage {

@@ -5,12 +5,20 @@ import (
 	"github.com/berth-net/berth/internal/attachment"
 )
 
+// networkOf is the network of a first attachment, and the label of a further one's.
+func networkOf(r attachment.Record) string {
+	if r.Further() {
+		return r.Label()
+	}
+	return r.Network
+}
+
 // Attachment shows what the ledger alone says of an attachment, without its state.
 func Attachment(e *attachment.Entry) api.Attachment {
 	r := e.Record
 	at := api.Attachment{
 		ID:          string(e.Owner.ID),
-		Network:     r.Network,
+		Network:     networkOf(r),
 		ContainerID: r.ContainerID,
 		Ifname:      r.Ifname,
 		Netns:       r.Netns.Path,

@@ -181,7 +181,7 @@ func (v *Verbs) choose(ctx context.Context, add *addition) error {
 	}
 	add.further = all[1:]
 	if label := all[0].Label; label != add.record.Network {
-		add.record.Label = label
+		add.record.Called = label
 	}
 	return v.madeBy(add, all[0].Conf)
 }

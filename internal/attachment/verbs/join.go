@@ -61,7 +61,7 @@ func (v *Verbs) part(ctx context.Context, first *attachment.Entry, stay []networ
 // isOf returns the network that an attachment is of; nil: it is of none of them.
 func isOf(e *attachment.Entry, all []networks.Network) *networks.Network {
 	for i, n := range all {
-		if e.Record.Network == n.Label && e.Record.Ifname == n.Ifname {
+		if e.Record.Label() == n.Label && e.Record.Ifname == n.Ifname {
 			return &all[i]
 		}
 	}
@@ -73,13 +73,13 @@ func (v *Verbs) joinOne(ctx context.Context, first *attachment.Entry, lead *addi
 	last := 0
 	for _, e := range v.index.Further(first.Owner.ID) {
 		last = max(last, e.Owner.Joined)
-		if e.Owner.Wanted() && !v.Engine.Doomed(e.Owner.ID) && e.Record.Network == n.Label && e.Record.Ifname == n.Ifname {
+		if e.Owner.Wanted() && !v.Engine.Doomed(e.Owner.ID) && e.Record.Label() == n.Label && e.Record.Ifname == n.Ifname {
 			return v.stands(ctx, e)
 		}
 	}
 	add := &addition{conf: lead.conf, when: lead.when, record: lead.record, joined: last + 1}
-	add.record.First, add.record.Networks, add.record.Label = first.Owner.ID, nil, ""
-	add.record.Network, add.record.Ifname = n.Label, n.Ifname
+	add.record.First, add.record.Networks, add.record.Called = first.Owner.ID, nil, ""
+	add.record.Network, add.record.Ifname = attachment.FurtherNetwork(n.Label), n.Ifname
 	if err := v.madeBy(add, n.Conf); err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (v *Verbs) checkFurther(ctx context.Context, first *attachment.Entry, netns
 			continue
 		}
 		for _, err := range v.compare(ctx, m, v.seenIn(m, netns, e)) {
-			errs = append(errs, fmt.Errorf("network %s as %s: %w", e.Record.Network, e.Record.Ifname, err))
+			errs = append(errs, fmt.Errorf("network %s as %s: %w", e.Record.Label(), e.Record.Ifname, err))
 		}
 	}
 	return errs

@@ -1,7 +1,6 @@
 package verbs
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -28,7 +27,7 @@ func (v *Verbs) tell(ctx context.Context, first hold.ID) error {
 			}
 		}
 	}
-	if e.Record.Networks == nil && e.Record.Label == "" && len(v.index.Further(first)) == 0 {
+	if e.Record.Networks == nil && e.Record.Called == "" && len(v.index.Further(first)) == 0 {
 		return nil
 	}
 	o := hold.Owner{ID: hold.NewID(), Needs: []hold.ID{first}, Joined: math.MaxInt32}
@@ -59,7 +58,7 @@ func (v *Verbs) NetworkStatus(first hold.ID) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		attached = append(attached, nad.Attached{Network: cmp.Or(e.Record.Label, e.Record.Network), Default: i == 0, Result: r})
+		attached = append(attached, nad.Attached{Network: e.Record.Label(), Default: i == 0, Result: r})
 	}
 	text, bad := nad.Status(attached)
 	if bad != nil {
