@@ -14,6 +14,7 @@ import (
 	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/devices"
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/health"
 	"github.com/berth-net/berth/internal/ipam"
@@ -101,7 +102,7 @@ func New(d *daemon.Core, r Rooms, c *config.Kubernetes, version string) (*Cluste
 	}
 	cl.kube = kube.New(client, kube.Options{Kubernetes: *c, Log: d.Log, Given: give, InForce: inForce, Others: tell, Leases: cl.leases, Asked: asked})
 	if c.Networks {
-		cl.Networks.Cluster = definitions{cl.kube}
+		cl.Networks.Cluster, cl.Networks.Devices = definitions{cl.kube}, devices.NewLister(devices.Socket(d.Root))
 	}
 	return cl, nil
 }

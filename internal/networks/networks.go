@@ -18,6 +18,7 @@ import (
 	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/cni/netconf"
 	"github.com/berth-net/berth/internal/cni/scan"
+	"github.com/berth-net/berth/internal/devices"
 	"github.com/berth-net/berth/internal/nad"
 )
 
@@ -34,9 +35,15 @@ type Cluster interface {
 	WriteStatus(ctx context.Context, pod *api.Pod, text string) error
 }
 
+// Devices says which devices a pod has, by their resource (package devices).
+type Devices interface {
+	Devices(ctx context.Context, pod api.Pod) (map[string][]string, error)
+}
+
 // Networks decides.
 type Networks struct {
 	Cluster Cluster // nil: no pod can ask for networks
+	Devices Devices // nil: as Cluster
 }
 
 // Pod is whose networks are asked for.
@@ -44,14 +51,16 @@ type Pod struct {
 	*api.Pod        // nil: the runtime has not said it
 	Ifname   string // of the first network
 	Args     string // CNI_ARGS, for plugins
-	Attached bool   // the first network is there already, and what makes it is not asked for
+	// Has reports whether a running pod has a network already: nobody asks what makes such a network. nil: the pod is being attached. A running
+	// pod has its first network.
+	Has func(label, ifname string) bool
 }
 
 // Network is a network that a pod is to have.
 type Network struct {
 	Label  string // what the pod's status calls it
 	Ifname string
-	Conf   *netconf.Conf // what the mode gets
+	Conf   *netconf.Conf // what the mode gets; nil: a running pod has the network
 }
 
 // Of returns the networks of a pod in the order in which they are to be made; the first is the one that the runtime has asked for by c.
@@ -82,7 +91,24 @@ func (n *Networks) Of(ctx context.Context, c *netconf.Conf, pod Pod) ([]Network,
 		}
 		all = append(all, one)
 	}
-	return all, nil
+	if err := r.assign(ctx, all); err != nil {
+		return nil, err
+	}
+	networks := make([]Network, len(all))
+	for i, one := range all {
+		if networks[i], err = r.configure(one); err != nil {
+			return nil, err
+		}
+	}
+	return networks, nil
+}
+
+// chosen is a network that has been chosen, and is not configured yet.
+type chosen struct {
+	Network                // without Conf, unless the network's own configuration is the runtime's
+	from    *nad.Network   // nil: Network has all
+	asks    *nad.Selection // of from
+	given   nad.Given
 }
 
 // resolver decides for one pod.
@@ -124,11 +150,11 @@ func (r *resolver) asks(ctx context.Context) (networks, first string, err error)
 }
 
 // given returns the networks that the configuration gives to each pod. instead is the annotation that names another first one.
-func (r *resolver) given(ctx context.Context, c *netconf.Conf, instead string) (all []Network, err error) {
-	first := Network{Label: c.Name, Ifname: r.pod.Ifname, Conf: c}
+func (r *resolver) given(ctx context.Context, c *netconf.Conf, instead string) (all []chosen, err error) {
+	first := chosen{Network: Network{Label: c.Name, Ifname: r.pod.Ifname, Conf: c}}
 	delegates := r.says.Delegates
 	switch {
-	case r.pod.Attached:
+	case r.pod.Has != nil:
 	case instead != "":
 		s, bad := nad.SelectDefault(instead, r.says.Namespace, r.pod.Ifname)
 		if bad != nil {
@@ -181,22 +207,22 @@ func (r *resolver) offered() nad.Given {
 }
 
 // byConfig returns the network of a configuration that the plugin's own configuration contains.
-func (r *resolver) byConfig(raw []byte, name, ifname string, given nad.Given) (Network, error) {
+func (r *resolver) byConfig(raw []byte, name, ifname string, given nad.Given) (chosen, error) {
 	one, bad := nad.ParseConfig(raw, name)
 	if bad != nil {
-		return Network{}, cni.Errorf(bad.Code, bad.Msg, "delegates: %s", bad.Details)
+		return chosen{}, cni.Errorf(bad.Code, bad.Msg, "delegates: %s", bad.Details)
 	}
 	return r.network(one, &nad.Selection{Interface: ifname}, given)
 }
 
 // byReference returns the network that clusterNetwork or defaultNetworks names: a path, or the name of a definition or, if there is none,
 // in a file.
-func (r *resolver) byReference(ctx context.Context, ref, ifname string, given nad.Given) (Network, error) {
+func (r *resolver) byReference(ctx context.Context, ref, ifname string, given nad.Given) (chosen, error) {
 	s := &nad.Selection{Interface: ifname}
 	if strings.HasPrefix(ref, "/") {
 		one, bad := nad.ReadPath(ref)
 		if bad != nil {
-			return Network{}, bad
+			return chosen{}, bad
 		}
 		return r.network(one, s, given)
 	}
@@ -206,34 +232,37 @@ func (r *resolver) byReference(ctx context.Context, ref, ifname string, given na
 	}
 	one, err := r.definition(ctx, namespace, name)
 	if err != nil {
-		return Network{}, err
+		return chosen{}, err
 	}
 	if one == nil {
 		var bad *api.Error
 		if one, bad = nad.FindFile(r.says.ConfDir, name); bad != nil {
-			return Network{}, bad
+			return chosen{}, bad
 		}
 	}
 	return r.network(one, s, given)
 }
 
 // selected returns a network that the pod's annotation asks for.
-func (r *resolver) selected(ctx context.Context, s *nad.Selection) (Network, error) {
+func (r *resolver) selected(ctx context.Context, s *nad.Selection) (chosen, error) {
 	if r.says.Isolation && s.Namespace != r.namespace() && !slices.Contains(r.says.Global(), s.Namespace) {
-		return Network{}, cni.Errorf(cni.CodeConfig, "the pod may not have this network",
+		return chosen{}, cni.Errorf(cni.CodeConfig, "the pod may not have this network",
 			"%s/%s is of another namespace than the pod, and not of %s; namespaceIsolation is set", s.Namespace, s.Name, strings.Join(r.says.Global(), ", "))
 	}
 	return r.byDefinition(ctx, s, nad.Given{})
 }
 
 // byDefinition returns the network of a definition that has to be there.
-func (r *resolver) byDefinition(ctx context.Context, s *nad.Selection, given nad.Given) (Network, error) {
+func (r *resolver) byDefinition(ctx context.Context, s *nad.Selection, given nad.Given) (chosen, error) {
+	if label := s.Namespace + "/" + s.Name; r.has(label, s.Interface) { // whatever has become of the definition
+		return chosen{Network: Network{Label: label, Ifname: s.Interface}}, nil
+	}
 	one, err := r.definition(ctx, s.Namespace, s.Name)
 	if err == nil && one == nil {
 		err = cni.Errorf(cni.CodeTryAgain, "no such network", "there is no network attachment definition %s/%s", s.Namespace, s.Name)
 	}
 	if err != nil {
-		return Network{}, err
+		return chosen{}, err
 	}
 	return r.network(one, s, given)
 }
@@ -265,16 +294,66 @@ func (r *resolver) definition(ctx context.Context, namespace, name string) (*nad
 	return one, nil
 }
 
-// network returns what the mode of a network gets.
-func (r *resolver) network(one *nad.Network, s *nad.Selection, given nad.Given) (Network, error) {
-	if s.DefaultRoute != nil || one.Resource != "" {
-		return Network{}, cni.Errorf(cni.CodeField, "unsupported request for a network", "network %s: default-route and %s are not supported", one.Label(), nad.KeyResource)
+// network returns a network that has been chosen.
+func (r *resolver) network(one *nad.Network, s *nad.Selection, given nad.Given) (chosen, error) {
+	n := Network{Label: one.Label(), Ifname: s.Interface}
+	if r.has(n.Label, n.Ifname) {
+		return chosen{Network: n}, nil
 	}
-	configs, bad := one.Configure(s, given)
+	if s.DefaultRoute != nil {
+		return chosen{}, cni.Errorf(cni.CodeField, "unsupported request for a network", "network %s: default-route is not supported", n.Label)
+	}
+	return chosen{n, one, s, given}, nil
+}
+
+// has reports whether a running pod has a network.
+func (r *resolver) has(label, ifname string) bool {
+	return r.pod.Has != nil && r.pod.Has(label, ifname)
+}
+
+// assign gives each network the device of the pod that it asks for by its resource.
+func (r *resolver) assign(ctx context.Context, all []chosen) error {
+	var asks []devices.Ask
+	var of []*chosen
+	for i, c := range all {
+		if c.from == nil || c.from.Resource == "" {
+			continue
+		}
+		if r.pod.Has != nil {
+			return cni.Errorf(cni.CodeConfig, "no device for a running pod", "network %s needs a device of %s, and a pod gets devices at its start only", c.Label, c.from.Resource)
+		}
+		asks, of = append(asks, devices.Ask{Network: c.Label, Resource: c.from.Resource}), append(of, &all[i])
+	}
+	if len(asks) == 0 {
+		return nil
+	}
+	if r.Devices == nil || r.pod.Pod == nil {
+		return cni.Errorf(cni.CodeConfig, "no devices", "network %s needs a device of %s, and nobody says which devices the pod has", asks[0].Network, asks[0].Resource)
+	}
+	has, err := r.Devices.Devices(ctx, *r.pod.Pod)
+	if err != nil {
+		return cni.Errorf(cni.CodeTryAgain, "the agent cannot know which devices the pod has", "%v", err)
+	}
+	ids, bad := devices.Assign(asks, has)
+	if bad != nil {
+		return bad
+	}
+	for i, c := range of {
+		c.given.Device = ids[i]
+	}
+	return nil
+}
+
+// configure returns what the mode of a network gets.
+func (r *resolver) configure(c chosen) (Network, error) {
+	to, one := c.Network, c.from
+	if one == nil {
+		return to, nil
+	}
+	configs, bad := one.Configure(c.asks, c.given)
 	if bad != nil {
 		return Network{}, bad
 	}
-	to := Network{Label: one.Label(), Ifname: s.Interface}
 	if own := slices.IndexFunc(one.Plugins, func(p nad.Plugin) bool { return p.Type == own }); own >= 0 {
 		if len(configs) > 1 {
 			return Network{}, cni.Errorf(cni.CodeConfig, "invalid configuration", "network %s: plugin %d is %s, which makes a network alone; expected no other plugin beside it", one.Label(), own+1, one.Plugins[own].Type)

@@ -77,6 +77,9 @@ func (v *Verbs) joinOne(ctx context.Context, first *attachment.Entry, lead *addi
 			return v.stands(ctx, e)
 		}
 	}
+	if n.Conf == nil { // a moment ago the pod had it
+		return engine.ErrOvertaken
+	}
 	add := &addition{conf: lead.conf, when: lead.when, record: lead.record, joined: last + 1}
 	add.record.First, add.record.Networks, add.record.Called = first.Owner.ID, nil, ""
 	add.record.Network, add.record.Ifname = attachment.FurtherNetwork(n.Label), n.Ifname

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/cni/netconf"
 	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/networks"
 	"github.com/berth-net/berth/internal/patience"
@@ -171,7 +173,7 @@ func (v *Verbs) plugBeside(ctx context.Context, e *attachment.Entry) error {
 	}
 	defer netns.Close()
 	r := e.Record
-	all, err := v.networks.Of(ctx, &netconf.Conf{Name: r.Network, Mode: r.Mode, Networks: r.Networks}, networks.Pod{Pod: r.Pod, Ifname: r.Ifname, Args: argsOf(r), Attached: true})
+	all, err := v.networks.Of(ctx, &netconf.Conf{Name: r.Network, Mode: r.Mode, Networks: r.Networks}, networks.Pod{Pod: r.Pod, Ifname: r.Ifname, Args: argsOf(r), Has: v.hasNetwork(e.Owner.ID)})
 	if err != nil {
 		return err
 	}
@@ -182,6 +184,15 @@ func (v *Verbs) plugBeside(ctx context.Context, e *attachment.Entry) error {
 		return nil // the pod goes
 	}
 	return answer.Numbered(err)
+}
+
+// hasNetwork returns a function that reports whether a network has joined a pod's first one.
+func (v *Verbs) hasNetwork(first hold.ID) func(label, ifname string) bool {
+	return func(label, ifname string) bool {
+		return slices.ContainsFunc(v.index.Further(first), func(e *attachment.Entry) bool {
+			return e.Owner.Wanted() && !v.Engine.Doomed(e.Owner.ID) && e.Record.Label() == label && e.Record.Ifname == ifname
+		})
+	}
 }
 
 // argsOf returns CNI_ARGS for a pod as runtimes of Kubernetes pass it.
