@@ -31,7 +31,7 @@ modules := $(patsubst %/go.mod,%,$(shell find build test -name go.mod))
 # memory error, Go without cgo has few of.
 go_build = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(ldflags)' -o $(BIN)/
 
-build: ## the programs, static, into bin/: berth, berthd, berth-cni, berth-operator (default)
+build: ## the programs, static, into bin/: berth, berthd, berth-cni, berth-operator, berth-runner (default)
 	$(go_build) ./cmd/...
 
 # Not berth-operator, which takes minutes to compile.

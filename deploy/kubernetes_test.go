@@ -3,6 +3,7 @@ package deploy
 import (
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -50,10 +51,27 @@ var rights = map[string][]string{
 	"ippools": {"list", "watch"}, "nodenetworks": {"get", "list", "watch"}, "nodenetworks/status": {"patch"},
 }
 
-// The manifest for a cluster gives the agent no right but those, and a configuration that the agent reads. Each folder
+// networkRights are what an agent may do besides if pods may ask for further networks: it reads these, and writes which of them a pod has.
+var networkRights = map[string][]string{"network-attachment-definitions": {"get", "list", "watch"}, "pods/status": {"patch"}}
+
+// groups are the API groups of resources that are not Kubernetes' core.
+var groups = map[string]string{
+	"ippools": "berth.dev", "nodenetworks": "berth.dev", "nodenetworks/status": "berth.dev", "events": "events.k8s.io", "network-attachment-definitions": "k8s.cni.cncf.io",
+}
+
+// The manifests for a cluster give the agent no right but those, and a configuration that the agent reads. Each folder
 // of the node is at the same path in the containers, because the record of what is installed has these paths.
 func TestKubernetes(t *testing.T) {
-	raw, err := os.ReadFile("kubernetes/berth.yaml")
+	judge(t, "berth.yaml", rights, false)
+	more := maps.Clone(rights)
+	maps.Copy(more, networkRights)
+	judge(t, "networks.yaml", more, true)
+}
+
+// judge looks at a manifest, which may give these rights to the agent, and lets pods ask for further networks or not.
+func judge(t *testing.T, manifest string, rights map[string][]string, networks bool) {
+	t.Helper()
+	raw, err := os.ReadFile("kubernetes/" + manifest)
 	nettest.Must(t, err)
 	kinds := map[string]int{}
 	for dec := yaml.NewDecoder(strings.NewReader(string(raw))); ; {
@@ -66,14 +84,8 @@ func TestKubernetes(t *testing.T) {
 		kinds[o.Kind]++
 		for _, r := range o.Rules {
 			for _, resource := range r.Resources {
-				group := ""
-				if strings.HasPrefix(resource, "ippools") || strings.HasPrefix(resource, "nodenetworks") {
-					group = "berth.dev"
-				} else if resource == "events" {
-					group = "events.k8s.io"
-				}
-				if !slices.Equal(r.APIGroups, []string{group}) || !slices.Equal(r.Verbs, rights[resource]) {
-					t.Errorf("the agent may %v %v of %q", r.Verbs, resource, r.APIGroups)
+				if !slices.Equal(r.APIGroups, []string{groups[resource]}) || !slices.Equal(r.Verbs, rights[resource]) {
+					t.Errorf("by %s the agent may %v %v of %q", manifest, r.Verbs, resource, r.APIGroups)
 				}
 			}
 		}
@@ -83,7 +95,7 @@ func TestKubernetes(t *testing.T) {
 			nettest.Must(t, os.WriteFile(file, []byte(text), 0o644))
 			c, err := config.Load(root.Dir(t.TempDir()), config.Flags{File: file})
 			nettest.Must(t, err)
-			if c.Kubernetes == nil || c.Kubernetes.Node != "node-1" {
+			if c.Kubernetes == nil || c.Kubernetes.Node != "node-1" || c.Kubernetes.Networks != networks {
 				t.Errorf("the configuration is %+v", c.Kubernetes)
 			}
 		}
@@ -102,7 +114,7 @@ func TestKubernetes(t *testing.T) {
 		}
 	}
 	if kinds["DaemonSet"] != 1 || kinds["ClusterRole"] != 1 || kinds["ConfigMap"] != 1 {
-		t.Errorf("the manifest has %v", kinds)
+		t.Errorf("%s has %v", manifest, kinds)
 	}
 }
 

@@ -39,27 +39,28 @@ func TestCommands(t *testing.T) {
 
 var flag = regexp.MustCompile(`--([a-z-]+)`)
 
-// berthd.8 names every flag of berthd, and no other.
-func TestDaemonPage(t *testing.T) {
-	help := exec.Command("go", "run", "./cmd/berthd", "--help")
-	help.Dir = filepath.Join("..", "..")
-	out, err := help.Output()
-	if err != nil {
-		t.Fatal(err)
+// The page of a daemon names every flag of the daemon, and no other.
+func TestDaemonPages(t *testing.T) {
+	for _, daemon := range []string{"berthd", "berth-runner"} {
+		help := exec.Command("go", "run", "./cmd/"+daemon, "--help")
+		help.Dir = filepath.Join("..", "..")
+		out, err := help.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, flags, _ := strings.Cut(string(out), "\nFlags:\n")
+		want, have := map[string]bool{}, map[string]bool{}
+		for _, m := range flag.FindAllStringSubmatch(flags, -1) {
+			want[m[1]] = true
+		}
+		for _, m := range flag.FindAllStringSubmatch(page(t, daemon+".8"), -1) {
+			have[m[1]] = true
+		}
+		if len(want) < 5 {
+			t.Fatalf("%s --help has only the flags %v", daemon, want)
+		}
+		differ(t, daemon+".8", want, have)
 	}
-	_, flags, _ := strings.Cut(string(out), "\nFlags:\n")
-	page := page(t, "berthd.8")
-	want, have := map[string]bool{}, map[string]bool{}
-	for _, m := range flag.FindAllStringSubmatch(flags, -1) {
-		want[m[1]] = true
-	}
-	for _, m := range flag.FindAllStringSubmatch(page, -1) {
-		have[m[1]] = true
-	}
-	if len(want) < 5 {
-		t.Fatalf("berthd --help has only the flags %v", want)
-	}
-	differ(t, "berthd.8", want, have)
 }
 
 // berth-cni.8 names every key of a network configuration that is Berth's own.

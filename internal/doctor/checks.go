@@ -14,6 +14,8 @@ func Checks() []Check {
 			Why: "the agent needs these rights for pods: to change links, rules and sysctls, to enter namespaces, to open /proc/PID/ns/net"},
 		{Name: "seccomp", Look: lookSeccomp,
 			Why: "a system call that a filter refuses fails each time: a release that needs it is owed, and an ADD that needs it fails"},
+		{Name: "runner", Look: lookRunner,
+			Why: "berth-runner runs the CNI plugins that make pods' further networks. Without it these networks can be neither made nor released: pods that ask for one do not start, and releases are owed until it is back"},
 
 		{Name: "kernel-links", Look: lookLinks,
 			Why: "a pod's interface is a veth with a group, an alias and a second name, and routes lead to it"},

@@ -297,6 +297,9 @@ var planted = []struct {
 		n.agent = func() agent { return a }
 	}, Warn, "was set by 1h0m", "set-ntp"},
 
+	{"runner", "away", func(t *testing.T, n *Node) {
+		n.reconfigure(t, func(c *config.Config) { c.Kubernetes = &config.Kubernetes{Networks: true} })
+	}, Bad, "no berth-runner answers at", "berth-runner --root "},
 	{"plugin", "missing", func(t *testing.T, n *Node) { nettest.Must(t, os.Remove(filepath.Join(n.BinDir, plugin))) }, Bad, "is not there", "berth install --root "},
 	{"plugin", "no program", func(t *testing.T, n *Node) { nettest.Must(t, os.Chmod(filepath.Join(n.BinDir, plugin), 0o644)) }, Bad, "permission denied", "noexec"},
 	{"plugin", "another program", func(t *testing.T, n *Node) { write(t, filepath.Join(n.BinDir, plugin), "#!/bin/sh\necho '{}'\n") }, Bad, `it answers "{}`, "berth install"},

@@ -29,7 +29,8 @@ func TestDeb(t *testing.T) {
 	d.must("berthd --check-config", "the configuration is fine")
 	d.must("bash -n /usr/share/bash-completion/completions/berth")
 	d.must("gzip -dc /usr/share/man/man8/berthd.8.gz /usr/share/man/man1/berth-uninstall.1.gz", "BERTHD", "dry-run", "Berth v0.0.1")
-	for _, program := range []string{"berth", "berthd", "berth-cni"} {
+	d.must("berth-runner --version && gzip -dc /usr/share/man/man8/berth-runner.8.gz", "berth-runner version v0.0.1", "BERTH")
+	for _, program := range []string{"berth", "berthd", "berth-cni", "berth-runner"} {
 		d.must("test -x /usr/bin/" + program)
 	}
 

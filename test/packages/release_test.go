@@ -28,7 +28,7 @@ func released(t *testing.T) string {
 // Each program has an SBOM, which names the version, Go, and what the program links.
 func TestSBOM(t *testing.T) {
 	dir := released(t)
-	for _, program := range []string{"berth", "berthd", "berth-cni", "berth-operator"} {
+	for _, program := range []string{"berth", "berthd", "berth-cni", "berth-operator", "berth-runner"} {
 		raw, err := os.ReadFile(filepath.Join(dir, program+"-0.0.1.cdx.json"))
 		must(t, err)
 		type component struct {
@@ -86,7 +86,7 @@ func TestChecksums(t *testing.T) {
 		}
 	}
 	slices.Sort(listed)
-	if !slices.Equal(listed, there) || len(there) != 8 { // deb, rpm, image, archive, and an SBOM of each program
+	if !slices.Equal(listed, there) || len(there) != 9 { // deb, rpm, image, archive, and an SBOM of each program
 		t.Errorf("SHA256SUMS lists\n%q, and there are\n%q", listed, there)
 	}
 }

@@ -42,6 +42,16 @@ var Manifests = []Manifest{{
 # get addresses when there is a pool: docs/KUBERNETES.md has one.
 `,
 	values: map[string]any{"pools": map[string]any{"enabled": true}},
+}, {
+	File: "networks.yaml",
+	header: `# Berth as the network of a Kubernetes cluster whose pods may ask for further networks, which other CNI plugins make:
+# kubectl apply -f networks.yaml
+#
+# This is the chart deploy/helm/berth with the value networks.enabled. ` + "`make manifests`" + ` writes it: change the chart instead. It has all
+# that berth.yaml has, the definition of NetworkAttachmentDefinition, which a cluster with Multus has already, and berth-runner, which
+# runs the plugins and is root on the nodes.
+`,
+	values: map[string]any{"networks": map[string]any{"enabled": true}},
 }}
 
 // Text renders a plain manifest of the chart in a folder.

@@ -115,7 +115,7 @@ func berthd(t *testing.T, all []any) *config.Config {
 	return c
 }
 
-// The plain manifests are the chart with its default values, and with pools.
+// The plain manifests are the chart with its default values, with pools, and with networks.
 func TestPlain(t *testing.T) {
 	for _, m := range Manifests {
 		text, err := m.Text(dir)
@@ -178,6 +178,7 @@ config:
   tracing: {endpoint: "http://127.0.0.1:4318", sampling: 0.5}
   logLevel: debug
 pools: {enabled: true, operator: {replicas: 3, metrics: ":9999", nodes: "kubernetes.io/os=linux,a!=b", resources: {limits: {memory: 1Gi}}}}
+networks: {enabled: true, crd: false, binDirs: [/opt/cni/bin, /usr/lib/cni], processes: 6, resources: {limits: {memory: 3Gi}}}
 clusterAudit: {enabled: true}
 apiServer: {host: "2001:db8::1", port: 6444}
 ipMasqAgent: {configMap: masq}
@@ -208,7 +209,7 @@ func TestValues(t *testing.T) {
 	}
 	d := one[appsv1.DaemonSet](t, all)
 	pod := d.Spec.Template.Spec
-	agent, install := pod.Containers[0], pod.Containers[1]
+	agent, install, runner := pod.Containers[0], pod.Containers[1], pod.Containers[2]
 	for what, is := range map[string]bool{
 		"image":             agent.Image == "registry.example:5000/berth:v9" && install.Image == agent.Image,
 		"pull policy":       agent.ImagePullPolicy == "Always" && install.ImagePullPolicy == "Always",
@@ -225,13 +226,16 @@ func TestValues(t *testing.T) {
 		"resources":         agent.Resources.Requests.Cpu().String() == "1" && agent.Resources.Limits.Memory().String() == "4Gi",
 		"install resources": install.Resources.Limits.Memory().String() == "64Mi",
 		"label":             d.Spec.Template.Labels["of"] == "us" && d.Spec.Template.Labels["app.kubernetes.io/name"] == "berth",
+		"runner":            runner.Image == agent.Image && runner.ImagePullPolicy == "Always",
+		"plugins":           slices.Equal(runner.Command, []string{"berth-runner", "--host", "--bin-dir=/opt/cni/bin", "--bin-dir=/usr/lib/cni", "--processes=6"}),
+		"runner resources":  runner.Resources.Limits.Memory().String() == "3Gi",
 		"annotation":        d.Spec.Template.Annotations["by"] == "us",
 	} {
 		if !is {
 			t.Errorf("%s: the DaemonSet is %+v", what, d.Spec)
 		}
 	}
-	if !c.Kubernetes.FromPools() || c.Kubernetes.Health.Enabled || c.Kubernetes.Health.Port != 9000 {
+	if !c.Kubernetes.Networks || !c.Kubernetes.FromPools() || c.Kubernetes.Health.Enabled || c.Kubernetes.Health.Port != 9000 {
 		t.Errorf("the agents' configuration is %+v", c.Kubernetes)
 	}
 	file := c.Masquerade.IPMasqAgentFile
@@ -277,16 +281,9 @@ func env(c corev1.Container, name string) string {
 // By default no container is privileged, and each drops all capabilities but those that it says why it needs. Another configuration
 // replaces the agents, and nothing else does.
 func TestDefaults(t *testing.T) {
-	d := one[appsv1.DaemonSet](t, objects(t, ""))
-	pod := d.Spec.Template.Spec
+	pod := one[appsv1.DaemonSet](t, objects(t, "")).Spec.Template.Spec
 	want := map[string][]corev1.Capability{"berthd": {"NET_ADMIN", "SYS_ADMIN", "DAC_READ_SEARCH"}, "install": {"DAC_OVERRIDE"}}
-	for _, c := range pod.Containers {
-		s := c.SecurityContext
-		drops := slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"})
-		if s.Privileged != nil || !*s.ReadOnlyRootFilesystem || !drops || !slices.Equal(s.Capabilities.Add, want[c.Name]) {
-			t.Errorf("container %s may do this: %+v", c.Name, s)
-		}
-	}
+	confined(t, pod, want)
 	if pod.HostPID || pod.HostIPC || pod.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
 		t.Errorf("the pods are %+v", pod)
 	}
@@ -322,6 +319,21 @@ func TestPools(t *testing.T) {
 	}
 	if crds != 2 {
 		t.Errorf("the chart has %d definitions", crds)
+	}
+}
+
+// confined checks that the containers of a pod have these capabilities and nothing else that others lack.
+func confined(t *testing.T, pod corev1.PodSpec, want map[string][]corev1.Capability) {
+	t.Helper()
+	for _, c := range pod.Containers {
+		s := c.SecurityContext
+		drops := slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"})
+		if s.Privileged != nil || !*s.ReadOnlyRootFilesystem || !drops || !slices.Equal(s.Capabilities.Add, want[c.Name]) {
+			t.Errorf("container %s may do this: %+v", c.Name, s)
+		}
+	}
+	if len(pod.Containers) != len(want) {
+		t.Errorf("the pod has %d containers, and should have %d", len(pod.Containers), len(want))
 	}
 }
 
@@ -375,6 +387,11 @@ func TestSchema(t *testing.T) {
 		"ipMasqAgent: {configMap: 'a b'}":              "'/ipMasqAgent/configMap'",
 		"config: {masquerade: {ipMasqAgentFile: /x}}":  "'/config/masquerade/ipMasqAgentFile'",
 		"pools: {enabled: yes please}":                 "'/pools/enabled'",
+		"config: {kubernetes: {networks: true}}":       "'/config/kubernetes/networks'",
+		"networks: {binDirs: []}":                      "'/networks/binDirs'",
+		"networks: {binDirs: [opt/cni/bin]}":           "'/networks/binDirs/0'",
+		"networks: {processes: 1}":                     "'/networks/processes'",
+		"networks: {crd: keep}":                        "'/networks/crd'",
 		"clusterAudit: {enabled: 1}":                   "'/clusterAudit/enabled'",
 		"pools: {operator: {metrics: here}}":           "'/pools/operator/metrics'",
 		"pools: {operator: {replicas: 0}}":             "'/pools/operator/replicas'",

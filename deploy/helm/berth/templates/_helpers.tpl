@@ -6,6 +6,7 @@
 {{- define "berth.berthd.yaml" -}}
 {{- $kubernetes := .Values.config.kubernetes | default dict -}}
 {{- if .Values.pools.enabled }}{{ $kubernetes = merge (dict "addresses" "pools") $kubernetes }}{{ end -}}
+{{- if .Values.networks.enabled }}{{ $kubernetes = merge (dict "networks" true) $kubernetes }}{{ end -}}
 {{- $masquerade := .Values.config.masquerade | default dict -}}
 {{- if .Values.ipMasqAgent.configMap }}{{ $masquerade = merge (dict "ipMasqAgentFile" "/etc/ip-masq-agent/config") $masquerade }}{{ end -}}
 {{- $config := merge (dict "kubernetes" $kubernetes) .Values.config -}}
