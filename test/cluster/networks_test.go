@@ -4,11 +4,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	nadv1 "github.com/k8snetworkplumbingwg/network-attachment-definition-client/pkg/apis/k8s.cni.cncf.io/v1"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/nad"
 	"github.com/berth-net/berth/internal/nettest"
@@ -39,13 +42,29 @@ func (c *cluster) networkStatus(pod string, want ...string) {
 	})
 }
 
+// granted leaves out of a manifest the capability SYS_RESOURCE, if the test's own machine does not have it: runc starts no container with more
+// than the machine has.
+func granted(t *testing.T, manifest string) string {
+	t.Helper()
+	has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, unix.CAP_SYS_RESOURCE, 0, 0, 0)
+	must(t, err)
+	if has == 1 {
+		return manifest
+	}
+	line := regexp.MustCompile(`(?m)^ *- SYS_RESOURCE\n`)
+	if !line.MatchString(manifest) {
+		t.Fatal("the manifest does not ask for SYS_RESOURCE")
+	}
+	return line.ReplaceAllString(manifest, "")
+}
+
 // With deploy/kubernetes/networks.yaml, pods of a real cluster ask for networks of other plugins and of Berth. They get them by the agent and by
 // berth-runner in their containers, get others while they run, and leave nothing: while the API server and then berth-runner is away, too.
 func TestNetworks(t *testing.T) {
 	c, _ := startEmpty(t, 1)
 	c.loadPlugins(t)
 	n := c.nodes[0]
-	c.apply(manifest(t, "networks.yaml"))
+	c.apply(granted(t, manifest(t, "networks.yaml")))
 	c.mustKubectl("rollout", "status", "--namespace=kube-system", "daemonset/berth", "--timeout=120s")
 	c.waitWhole()
 	c.mustKubectl("wait", "--for=condition=Established", "crd/network-attachment-definitions.k8s.cni.cncf.io", "--timeout=60s")

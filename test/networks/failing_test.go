@@ -10,7 +10,9 @@ import (
 	"testing"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/test/programs"
 )
 
@@ -175,4 +177,32 @@ func TestKilledInAdd(t *testing.T) {
 		must(t, err)
 		n.nothingLeft()
 	}
+}
+
+// A reboot takes the pods, but not what plugins keep on the disk. The next agent has the plugins give that back, without any DEL, and
+// although berth-runner starts after it.
+func TestRebooted(t *testing.T) {
+	n := newNode(t)
+	var pods []*ns.Netns
+	for i := range 3 {
+		pods = append(pods, nettest.Pod(t))
+		n.add(fmt.Sprintf("c%d", i), pods[i], n.three()...)
+	}
+	n.Crash()
+	n.stopRunner()
+	nettest.AnotherBoot(t)
+	for _, pod := range pods {
+		nettest.Delete(t, pod)
+	}
+	must(t, os.RemoveAll(root.Dir(n.Root).Run()))
+	if got := n.files(); len(got) != 9 {
+		t.Errorf("host-local has %v", got)
+	}
+	n.Again()
+	n.startRunner()
+	_, err := n.Berth(t.Context(), "owed", "retry")
+	must(t, err)
+	n.nothingLeft()
+	_, err = n.Exec("DEL", "c0", "", n.three()...)
+	must(t, err)
 }

@@ -27,22 +27,6 @@ func (a *agent) reboot(pods ...*ns.Netns) {
 	a.node = nettest.Node(a.t)
 }
 
-// anotherBoot lets everybody read a boot id that the kernel does not have.
-func anotherBoot(t *testing.T) {
-	t.Helper()
-	const at = "/proc/sys/kernel/random/boot_id"
-	fake := t.TempDir() + "/boot_id"
-	must(t, os.WriteFile(fake, []byte("01234567-89ab-cdef-0123-456789abcdef\n"), 0o644))
-	if err := unix.Mount(fake, at, "", unix.MS_BIND, ""); err != nil {
-		t.Fatalf("mount --bind %s %s: %v", fake, at, err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(at, 0); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
 // After a reboot every earlier attachment is released without anybody asking,
 // its addresses rest, and the runtime's late DELs succeed (multus #239, #323,
 // cri #948, cri-o #4727: DEL was skipped, as the network namespace was gone;
@@ -63,7 +47,7 @@ func TestReboot(t *testing.T) {
 			}
 			a.del("c0") // which the crash may overtake
 			if c.boot {
-				anotherBoot(t)
+				nettest.AnotherBoot(t)
 			}
 			a.reboot(pods...)
 			a.start()

@@ -44,7 +44,7 @@ func (v *Verbs) NetworkStatus(first hold.ID) (string, error) {
 	}
 	all := []*attachment.Entry{e}
 	for _, f := range v.index.Further(first) {
-		if f.Owner.Wanted() && !v.Engine.Doomed(f.Owner.ID) {
+		if f.Owner.Wanted() && !v.Engine.Doomed(f.Owner.ID) && !v.Engine.Taking(f.Owner.ID) {
 			all = append(all, f)
 		}
 	}
