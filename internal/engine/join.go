@@ -8,7 +8,7 @@ import (
 
 // This file has the order of owners that join another one (hold.Owner.Joined): they give back their Use holds one owner after the
 // other, the greatest Joined first, and the owner that they join gives back its own last. As among the holds of an
-// ordered owner, what has failed once keeps nobody waiting any more.
+// ordered owner, what has failed once keeps nobody waiting any more; nor does what takes long, such as a plugin that hangs.
 
 // isStoodOn reports whether another owner needs this one, and does not join it.
 func (e *Engine) isStoodOn(l *leaving) bool {
@@ -43,7 +43,7 @@ func (e *Engine) anyJoined(lead hold.ID, is func(hold.Owner) bool) bool {
 	})
 }
 
-// hasPassed reports whether an owner stands, or each of its Use holds has been released, has failed or may not be tried
+// hasPassed reports whether an owner stands, or each of its Use holds has been released, has failed, takes long, or may not be tried
 // yet. Engine.mu is held.
 func (e *Engine) hasPassed(o hold.Owner) bool {
 	l := e.leaving[o.ID]
@@ -51,7 +51,17 @@ func (e *Engine) hasPassed(o hold.Owner) bool {
 		return e.stands(o)
 	}
 	reachable := l.reachable()
-	return !slices.ContainsFunc(l.state, func(s holdState) bool { return s.untried(reachable) })
+	return !slices.ContainsFunc(l.state, func(s holdState) bool { return s.untried(reachable) && !s.slow })
+}
+
+// slow notes that the try of some holds takes long, and lets the owners pass that may wait for it. Engine.mu is held.
+func (e *Engine) slow(jobs []job) {
+	for _, j := range jobs {
+		j.l.state[j.i].slow = true
+		if last := e.letPass(j.l); len(last) > 0 {
+			e.spawn(func() { e.forget(last) })
+		}
+	}
 }
 
 // letPass lets owners go on that may have waited for l (awaits). It returns the owners that can now be forgotten. Engine.mu is

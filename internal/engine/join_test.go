@@ -148,3 +148,24 @@ func TestHangingJoinedKeepsNothing(t *testing.T) {
 		wantResidue(t, n, empty)
 	})
 }
+
+// A release that takes long keeps no other network waiting, although it has not failed yet.
+func TestSlowJoinedKeepsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, nil, hourly)
+		first, others := networks(t, n)
+		let := make(chan struct{})
+		n.world.before = hanging(let, "release", others[1].ID)
+		must(t, n.Release(t.Context(), []hold.ID{first.ID}))
+		time.Sleep(20 * time.Second) // of the bubble's clock: the try's limit is 30 s
+		if got, want := order(n, append(others, first)...), []string{"net3", "net1", "eth0"}; !slices.Equal(got, want) {
+			t.Errorf("the order is %q, want %q", got, want)
+		}
+		if owed := n.Owed(""); len(owed) > 0 {
+			t.Errorf("owed: %v", owed)
+		}
+		close(let)
+		must(t, n.Wait(t.Context(), first.ID))
+		wantResidue(t, n, empty)
+	})
+}

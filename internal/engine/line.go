@@ -223,6 +223,7 @@ func (n *line) leave(a *lane, jobs []job) (back func() bool) {
 	overdue := time.AfterFunc(n.try()/10, away(func() {
 		there = false
 		a.active--
+		n.e.slow(jobs)
 		n.staff()
 	}))
 	lost := time.AfterFunc(n.try()+n.try()/10, away(func() { n.lost(jobs, began) }))

@@ -32,6 +32,7 @@ type holdState struct {
 	stage    hold.Stage
 	cuts     bool // the hold's kind has a Cut: the owner can be reached by this hold
 	queued   bool // the hold is with its line: waits there, is being tried, or waits for its next try
+	slow     bool // a try has taken a tenth of its limit: owners that join the same one do not wait for it (join.go)
 	severed  bool // the hold's line sees to the cut's second leg (hold.Kind.Sever)
 	released bool
 	trouble  *trouble     // after a failed try

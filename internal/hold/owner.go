@@ -24,7 +24,7 @@ func (n Name) String() string { return n.Space + ":" + n.Name }
 //
 // An owner may join the owners that it needs, instead of standing on them, as a pod's other networks join its
 // first one. It goes with them and ahead of them, as an owner that stands on them does. But they do not
-// wait for what it owes: each of its Use holds is tried once before they give back theirs, and their names are
+// wait for what it owes: each of its Use holds is tried once, or for a tenth of its limit, before they give back theirs, and their names are
 // free when their own holds are gone. Only their records stay until it is gone. Of the owners that join
 // the same owner, the one with the greatest Joined goes first.
 type Owner struct {
