@@ -79,3 +79,38 @@ func benchmarkVerbs(b *testing.B, workers int) {
 		b.Logf("%-20s n %5d  p50 %v  p99 %v", name, len(took), took[len(took)/2], took[len(took)*99/100])
 	}
 }
+
+// BenchmarkNetworks measures ADD and DEL of pods with one network and with three of Berth's own, by turns, and says how many times as long
+// three take, by the medians.
+func BenchmarkNetworks(b *testing.B) {
+	r := newRig(b, "default=10.88.0.0/16")
+	r.cooldown = time.Millisecond
+	r.bringUp()
+	ctx := b.Context()
+	go r.ground.KeepTable(ctx)
+	defer func() { r.releaseAll(); r.remove(b.Context()); r.close() }()
+	keys := map[string]string{"one": `"mtu":1500`, "three": `"delegates":[{"name":"a","type":"berth-cni"},{"name":"b","type":"berth-cni"},{"name":"c","type":"berth-cni"}]`}
+	took := map[string][]time.Duration{}
+	pod := nettest.Pod(b)
+	for b.Loop() {
+		for name, key := range keys {
+			start := time.Now()
+			r.add(request("c", pod, key))
+			added := time.Now()
+			r.del("c", false)
+			took["ADD "+name] = append(took["ADD "+name], added.Sub(start))
+			took["DEL "+name] = append(took["DEL "+name], time.Since(added))
+			nettest.Eventually(b, "all to be gone", func() bool { return len(r.index.All()) == 0 })
+		}
+	}
+	median := func(name string) time.Duration {
+		all := took[name]
+		sort.Slice(all, func(i, j int) bool { return all[i] < all[j] })
+		return all[len(all)/2]
+	}
+	for _, verb := range []string{"ADD", "DEL"} {
+		one, three := median(verb+" one"), median(verb+" three")
+		b.Logf("%s: one network %v, three %v", verb, one, three)
+		b.ReportMetric(float64(three)/float64(one), verb+"-ratio")
+	}
+}
