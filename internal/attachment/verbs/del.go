@@ -117,7 +117,7 @@ func (v *Verbs) deleted(ctx context.Context, ids []hold.ID, wait bool) api.Delet
 
 // whilePod is how long a DEL waits until other plugins' DELs have been tried. The runtime removes the pod's network namespace after
 // the answer. A plugin that hangs keeps a DEL no longer; then it is told that the namespace is gone.
-const whilePod = 5 * time.Second
+const whilePod = 8 * time.Second
 
 // needsPod reports whether an attachment's release needs the pod's network namespace.
 func (v *Verbs) needsPod(id hold.ID) bool {

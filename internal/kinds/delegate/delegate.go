@@ -1,10 +1,12 @@
 package delegate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -21,7 +23,14 @@ type Options struct {
 	Open func(ns.Ref) (ns.Handle, error)
 	// Run names this run of the agent. No other run has the same name.
 	Run string
+	// First limits the first try of a DEL; 0: FirstTry.
+	First time.Duration
 }
+
+// The first try of a DEL ends soon: the same pod's other networks wait for it, since a container's plugins run one after the other (CNI 1.1,
+// section 3, "Lifecycle & Ordering"), and the pod's network namespace goes after the agent's answer. Later tries have all the time
+// that the engine gives, for slow plugins.
+const FirstTry = 4 * time.Second
 
 // Delegates have other plugins make networks for pods.
 type Delegates struct {
@@ -31,10 +40,15 @@ type Delegates struct {
 	// begun has each spec, by its text, for which this run has executed a plugin, until its Release succeeds. The specs are what
 	// this run knows of the results.
 	begun map[string]*Spec
+	// tried has the specs, by their text, for which this run has tried a DEL that has not succeeded.
+	tried map[string]bool
 }
 
 // New returns delegates.
-func New(o Options) *Delegates { return &Delegates{Options: o, begun: map[string]*Spec{}} }
+func New(o Options) *Delegates {
+	o.First = cmp.Or(o.First, FirstTry)
+	return &Delegates{Options: o, begun: map[string]*Spec{}, tried: map[string]bool{}}
+}
 
 // Kind returns the kind. Its things end: another program may take a pod's interface away, and the plugins might give a new one
 // another address, of which nobody would tell the runtime. So the engine takes none again that was whole.
@@ -194,13 +208,27 @@ func (d *Delegates) release(ctx context.Context, h hold.Hold) error {
 	default:
 		defer netns.Close()
 	}
+	ctx, cancel := d.limited(ctx, s)
+	defer cancel()
 	if err := d.del(ctx, &known, path); err != nil {
 		return err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.begun, s.String())
+	delete(d.tried, s.String())
 	return nil
+}
+
+// limited returns the context of a try of a DEL.
+func (d *Delegates) limited(ctx context.Context, s *Spec) (context.Context, context.CancelFunc) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.tried[s.String()] {
+		return context.WithCancel(ctx)
+	}
+	d.tried[s.String()] = true
+	return context.WithTimeout(ctx, d.First)
 }
 
 // mayHaveBegun reports whether a plugin may have been executed for a spec.

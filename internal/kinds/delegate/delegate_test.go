@@ -1,6 +1,7 @@
 package delegate_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -8,6 +9,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/invoke"
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
@@ -233,4 +237,44 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("%s: done %t, result %.20s", config, s.Done, s.Result)
 		}
 	}
+}
+
+// hangs is a libcni whose DELs end with their contexts.
+type hangs struct {
+	invoke.Exec
+	left []time.Duration // that each had
+}
+
+func (h *hangs) ExecPlugin(ctx context.Context, path string, in []byte, env []string) ([]byte, error) {
+	if !slices.Contains(env, "CNI_COMMAND=DEL") {
+		return h.Exec.ExecPlugin(ctx, path, in, env)
+	}
+	end, limited := ctx.Deadline()
+	if !limited {
+		end = time.Now()
+	}
+	h.left = append(h.left, time.Until(end))
+	return nil, errors.New("hangs")
+}
+
+// The first try of a DEL has little time, because the pod's other networks wait for it; later ones have what the engine gives.
+func TestFirstTry(t *testing.T) {
+	w := newWorld(t)
+	h := &hangs{Exec: w.Exec}
+	w.Delegates = delegate.New(delegate.Options{Exec: h, Open: w.Open, Run: w.Run})
+	k := w.Kind()
+	one, _ := w.hold()
+	must(t, k.Acquire(t.Context(), one))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	for range 2 {
+		if err := k.Release(ctx, []hold.Hold{one})[0]; err == nil {
+			t.Error("a DEL that hangs succeeds")
+		}
+	}
+	if len(h.left) != 4 || max(h.left[0], h.left[1]) > delegate.FirstTry || min(h.left[2], h.left[3]) < time.Minute {
+		t.Errorf("the DELs of two plugins had %v", h.left)
+	}
+	w.run("second")
+	must(t, w.Kind().Release(t.Context(), []hold.Hold{one})[0])
 }
