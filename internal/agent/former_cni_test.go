@@ -162,12 +162,13 @@ func TestAdoptFormerGone(t *testing.T) {
 	f.left("cbr0", "c1", "eth0", path, "bridge")
 	f.add(request("c9", mine))
 	f.left("cbr0", "c2", "eth0", mine.Ref().Path, "bridge") // another pod's by now
+	f.left("cbr0", "c9", "eth0", mine.Ref().Path, "bridge") // Berth has attached the container since
 	unseen := f.left("cbr0", "c3", "eth0", "/nowhere/netns/c3", "bridge")
 	own := f.left("cbr0", "c4", "eth0", "/proc/self/ns/net", "bridge")
 	f.left("cbr0", "c5", "eth0", "", "bridge")
 	f.left("cbr0", "c6", "eth0", shared.Ref().Path, "bridge", "berth-cni")
 	f.left("net", "c7", "eth0", shared.Ref().Path, "berth-cni") // Berth's own
-	f.adopts([]string{"c1 eth0 gone", "c2 eth0 gone", "c5 eth0 adopted"}, "its folder is not there", "the node's own network namespace", "plugin 2 of network cbr0 is berth-cni")
+	f.adopts([]string{"c1 eth0 gone", "c2 eth0 gone", "c5 eth0 adopted", "c9 eth0 known"}, "its folder is not there", "the node's own network namespace", "plugin 2 of network cbr0 is berth-cni")
 	nettest.Eventually(t, "the pods that are gone to be released", func() bool { return len(f.List(api.Filter{Network: "cbr0"})) == 1 })
 	f.mu.Lock()
 	slices.Sort(f.runs)
