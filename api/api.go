@@ -30,6 +30,7 @@ const (
 	PathAttachments = "/v1/attachments"  // POST add, GET list, DELETE all that match; /{id}: GET, DELETE
 	PathCheck       = "/v1/check"        // POST
 	PathGC          = "/v1/gc"           // POST
+	PathAdopt       = "/v1/adopt"        // POST
 	PathStatus      = "/v1/status"       // GET, ?pool=
 	PathPools       = "/v1/pools"        // GET
 	PathEvents      = "/v1/events"       // GET, a JSON object a line, endless; ?since=SEQ

@@ -52,6 +52,9 @@ func TestVerbs(t *testing.T) {
 	equal("check", c.Check(ctx, addRequest), nil, nil)
 	gc, err := c.GC(ctx, api.GCRequest{Network: "net"}) // the request's list of valid attachments is null
 	equal("gc", err, gc, api.Deleted{Owed: 1, IDs: []string{"aaaaaaaaaa"}})
+	adopted, err := c.Adopt(ctx, api.AdoptRequest{DryRun: true})
+	wantAdopted, _ := verbs.Adopt(ctx, api.AdoptRequest{})
+	equal("adopt", err, adopted, wantAdopted)
 	list, err := c.List(ctx, api.Filter{Container: "c2", State: "owed"})
 	equal("list", err, list, []api.Attachment{two})
 	got, err := c.Get(ctx, "aaaaaaaaaa")

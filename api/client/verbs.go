@@ -38,6 +38,13 @@ func (c *Client) GC(ctx context.Context, req api.GCRequest) (api.Deleted, error)
 	return d, err
 }
 
+// Adopt adopts what a former CNI of the node has attached.
+func (c *Client) Adopt(ctx context.Context, req api.AdoptRequest) (api.Adopted, error) {
+	var d api.Adopted
+	err := c.do(ctx, "POST", api.PathAdopt, nil, req, &d)
+	return d, err
+}
+
 // List returns the attachments that a filter matches.
 func (c *Client) List(ctx context.Context, f api.Filter) ([]api.Attachment, error) {
 	var list []api.Attachment

@@ -8,6 +8,7 @@ import (
 	"errors"
 
 	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/attachment/adopt"
 	"github.com/berth-net/berth/internal/attachment/verbs"
 	"github.com/berth-net/berth/internal/cluster"
 	"github.com/berth-net/berth/internal/config"
@@ -31,8 +32,9 @@ type Options struct {
 
 // Agent attaches and detaches pods of one node. It implements routes.Verbs.
 type Agent struct {
-	*verbs.Verbs // answers a runtime
-	*views.Views // answers people
+	*verbs.Verbs   // answers a runtime
+	*views.Views   // answers people
+	*adopt.Adopter // adopts what a former CNI has attached
 
 	core    *daemon.Daemon // the agent's place and epoch, its ledger and its engine
 	node    *node.Node

@@ -7,6 +7,7 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/attachment/adopt"
 	"github.com/berth-net/berth/internal/attachment/verbs"
 	"github.com/berth-net/berth/internal/cluster"
 	"github.com/berth-net/berth/internal/daemon"
@@ -114,6 +115,7 @@ func (a *Agent) furnish(o Options) (err error) {
 		Follow: daemon.Follow(a.drain.Follow, a.index.Follow(a.unreadable), a.ground.Follow, a.traffic.Ports.Follow, a.cluster.Peers.Follow),
 	}))
 	a.Verbs = verbs.New(d, a.index, a.drain, a.ground, all, a.cluster.Networks, n.OpenNetns)
+	a.Adopter = adopt.New(d, a.index)
 	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all, a.cluster)
 	a.cluster.Owed, a.cluster.Asked = a.Views.OwedHolds, a.Verbs.Asked
 	a.ground.Hooks = ground.Hooks{

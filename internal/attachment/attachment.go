@@ -37,6 +37,9 @@ type Record struct {
 	Epoch   string    `json:"epoch"`             // the boot and network namespace in which Started and Netns mean something
 	Adopted bool      `json:"adopted,omitempty"` // the agent made the record from what the kernel showed, because the ledger lacked it
 	Alike   bool      `json:"alike,omitempty"`   // adopted beside another with the same Key, which may lack its end
+	// Former says that a former CNI of the node made the attachment, and that `berth adopt` has found it (internal/attachment/adopt). Its
+	// Started is 0: whatever asks for its release began later.
+	Former bool `json:"former,omitempty"`
 	// First is the pod's first attachment, which this further one joins (hold.Owner.Joined). "": the attachment is a first one. Only first
 	// ones are what a runtime has asked for.
 	First hold.ID `json:"first,omitempty"`

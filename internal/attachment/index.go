@@ -216,9 +216,35 @@ func (x *Index) Further(first hold.ID) []*Entry {
 
 // Called returns the attachments that a deletion of a key is about. These are the
 // attachments of that key or, if there are none, the adopted attachment whose alias is a
-// shortened one that fits the key. If several attachments have or had such an alias, Called
-// returns none, and unsure is true: only a link's name can tell which of them is meant.
+// shortened one that fits the key, or else those of a former CNI (Former). If several attachments have or
+// had such an alias, Called returns none, and unsure is true: only a link's name can tell which of them is meant.
 func (x *Index) Called(k Key) (es []*Entry, unsure bool) {
+	if es, unsure = x.ours(k); len(es) == 0 && !unsure {
+		es = x.Former(k)
+	}
+	return es, unsure
+}
+
+// Former returns what a former CNI made for a container under an interface's name. A runtime whose configuration names another network by
+// now calls all of its attachments by that network's name, so the key's Network does not count. For an attachment that joins
+// a former CNI's first one, Former returns that one: both are of the pod that goes.
+func (x *Index) Former(k Key) (es []*Entry) {
+	for _, e := range x.Container(k.ContainerID) {
+		if !e.Record.Former || e.Record.Ifname != k.Ifname {
+			continue
+		}
+		if first := x.Get(e.Record.First); first != nil && first.Record.Former {
+			e = first
+		}
+		if !slices.Contains(es, e) {
+			es = append(es, e)
+		}
+	}
+	return es
+}
+
+// ours is Called without what a former CNI made under another network's name.
+func (x *Index) ours(k Key) (es []*Entry, unsure bool) {
 	es = x.Key(k)
 	x.mu.RLock()
 	defer x.mu.RUnlock()

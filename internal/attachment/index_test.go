@@ -67,3 +67,40 @@ func TestDecode(t *testing.T) {
 		t.Errorf("an owner that is no attachment: %+v", e)
 	}
 }
+
+// A deletion of a key that the ledger lacks means what a former CNI made for that container under that interface's name, whatever
+// the network was called, and with it all that joined the same first attachment. Whatever has the key itself counts first.
+func TestFormer(t *testing.T) {
+	x := attachment.NewIndex()
+	put := func(id, first hold.ID, network, container, ifname string, former bool) {
+		r := attachment.Record{Key: attachment.Key{Network: network, ContainerID: container, Ifname: ifname}, First: first, Former: former}
+		nettest.Must(t, x.Apply(ledger.Edit{After: &hold.Owner{ID: id, Meta: r.Encode()}}))
+	}
+	put("a0", "", "cbr0", "a", "eth0", true)
+	put("a1", "a0", ":storage", "a", "net1", true)
+	put("b0", "", "net", "b", "eth0", false)
+	put("b1", "b0", ":storage", "b", "net1", true)
+	put("c0", "", "other", "c", "eth0", false)
+	for _, c := range []struct {
+		network, container, ifname string
+		want                       string
+	}{
+		{"net", "a", "eth0", "a0"},
+		{"cbr0", "a", "eth0", "a0"},
+		{"net", "a", "net1", "a0"},
+		{"net", "a", "net2", ""},
+		{"net", "b", "eth0", "b0"},
+		{"net", "b", "net1", "b1"}, // Berth made the first one
+		{"net", "c", "eth0", ""},
+		{"net", "d", "eth0", ""},
+	} {
+		es, unsure := x.Called(attachment.Key{Network: c.network, ContainerID: c.container, Ifname: c.ifname})
+		got := ""
+		for _, e := range es {
+			got += string(e.Owner.ID)
+		}
+		if got != c.want || unsure {
+			t.Errorf("%+v: %q, %t", c, got, unsure)
+		}
+	}
+}

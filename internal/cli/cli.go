@@ -77,7 +77,7 @@ and takes them off it, and installs its CNI plugin.`,
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage{err} })
 	mustComplete(c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"wide", "json"}, cobra.ShellCompDirectiveNoFileComp)))
 	c.AddCommand(
-		a.statusCommand(), a.attachmentsCommand(), a.showCommand(), a.releaseCommand(), a.gcCommand(), a.checkCommand(),
+		a.statusCommand(), a.attachmentsCommand(), a.showCommand(), a.releaseCommand(), a.gcCommand(), a.adoptCommand(), a.checkCommand(),
 		a.owedCommand(), a.poolsCommand(), a.healthCommand(), a.eventsCommand(), a.historyCommand(), a.ledgerCommand(), a.auditCommand(),
 		a.doctorCommand(), a.bundleCommand(), a.installCommand(), a.uninstallCommand(), a.demoCommand(), a.conformCommand(),
 		a.versionCommand(),

@@ -22,8 +22,8 @@ import (
 	"github.com/berth-net/berth/api"
 )
 
-// ownType is the type of Berth's own plugin.
-const ownType = "berth-cni"
+// OwnType is the type of Berth's own plugin.
+const OwnType = "berth-cni"
 
 // Attachment is an attachment of a pod to a network, as a former CNI's ADD made it.
 type Attachment struct {
@@ -60,7 +60,7 @@ func (p Problem) String() string {
 // Own reports whether Berth's own plugin made the attachment: then no former CNI did.
 func (a Attachment) Own() bool {
 	types := a.Types()
-	return len(types) > 0 && types[0] == ownType
+	return len(types) > 0 && types[0] == OwnType
 }
 
 // Types returns the plugins' types, in the order of ADD.

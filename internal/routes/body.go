@@ -1,6 +1,9 @@
 package routes
 
 import (
+	"path/filepath"
+	"strings"
+
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/cni"
@@ -54,3 +57,32 @@ func readGC(r *server.Request) (api.GCRequest, error) {
 	}
 	return req, nil
 }
+
+// maxDirs is how many folders of one sort an adoption looks into.
+const maxDirs = 16
+
+// readAdopt reads the body of an adoption, which may be empty.
+func readAdopt(r *server.Request) (api.AdoptRequest, error) {
+	var req api.AdoptRequest
+	if err := r.Body(&req); err != nil {
+		return req, err
+	}
+	for _, dirs := range []struct {
+		key   string
+		paths []string
+	}{{"binDirs", req.BinDirs}, {"cniDirs", req.CNIDirs}} {
+		if len(dirs.paths) > maxDirs {
+			return req, cni.Errorf(cni.CodeConfig, "invalid "+dirs.key, "%s has %d folders; expected at most %d", dirs.key, len(dirs.paths), maxDirs)
+		}
+		for _, path := range dirs.paths {
+			// A colon would make two folders of one in CNI_PATH.
+			if !filepath.IsAbs(path) || strings.Contains(path, ":") || !cni.IsShowable(path, maxDir) {
+				return req, cni.Errorf(cni.CodeConfig, "invalid "+dirs.key, "%s has %.64q; expected an absolute path of at most %d bytes, without a colon", dirs.key, path, maxDir)
+			}
+		}
+	}
+	return req, nil
+}
+
+// maxDir is how many bytes the path of a folder has.
+const maxDir = 1024

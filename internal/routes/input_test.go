@@ -93,6 +93,11 @@ func TestBadInput(t *testing.T) {
 		{"POST", api.PathGC, `{"network":"net","valid":[{"containerID":"c1"}]}`, 400, "7", "ifname"},
 		{"POST", api.PathGC, `{"network":"net","valid":[],"minAge":-1}`, 400, "7", "minAge"},
 		{"POST", api.PathGC, `{"network":"net","valid":[]` + strings.Repeat(" ", api.MaxBody) + `}`, 413, "6", "1048576 bytes"},
+		{"POST", api.PathAdopt, `{"binDirs":["opt/cni/bin"]}`, 400, "7", "binDirs"},
+		{"POST", api.PathAdopt, `{"binDirs":["/opt/a:/opt/b"]}`, 400, "7", "without a colon"},
+		{"POST", api.PathAdopt, `{"cniDirs":["/a\nb"]}`, 400, "7", "cniDirs"},
+		{"POST", api.PathAdopt, `{"cniDirs":["/a"` + strings.Repeat(`,"/a"`, 16) + `]}`, 400, "7", "at most 16"},
+		{"POST", api.PathAdopt, `{"dryrun":true,"dryRun":false,"x":1}`, 400, "6", "unknown field"},
 	} {
 		status, h, body := request(t, a, test.method, test.target, test.body, nil)
 		if status != test.status || !strings.Contains(body, `"code":`+test.code+`,`) || !strings.Contains(body, test.want) {
@@ -141,7 +146,7 @@ func FuzzAddBody(f *testing.F) {
 	}
 	s := handler()
 	f.Fuzz(func(t *testing.T, body string) {
-		for _, path := range []string{api.PathAttachments, api.PathCheck, api.PathGC} {
+		for _, path := range []string{api.PathAttachments, api.PathCheck, api.PathGC, api.PathAdopt} {
 			fuzzed(t, s, "POST", &url.URL{Path: path}, body)
 		}
 	})

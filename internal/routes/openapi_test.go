@@ -94,6 +94,9 @@ func conversations() []example {
 		{method: "POST", target: api.PathGC, body: `{"network":"net","valid":null}`, owed: 1, want: 206},
 		{method: "POST", target: api.PathGC, body: `{"network":"net"}`, wrong: true, want: 400},
 		{method: "POST", target: api.PathGC, body: gcBody + blanks, want: 413},
+		{method: "POST", target: api.PathAdopt, body: `{"dryRun":true,"binDirs":["/opt/cni/bin"],"cniDirs":["/var/lib/multus"]}`, want: 200},
+		{method: "POST", target: api.PathAdopt, body: `{"dryRun":1}`, wrong: true, want: 400},
+		{method: "POST", target: api.PathAdopt, body: `{}` + blanks, want: 413},
 		{method: "GET", target: api.PathStatus, want: 200},
 		{method: "GET", target: api.PathStatus + "?pool=p", hook: cni.Errorf(cni.CodeConfig, "m", "d"), want: 400},
 		{method: "GET", target: api.PathStatus, hook: cni.Errorf(cni.CodeNotAvailable, "m", "d"), want: 503},
@@ -157,6 +160,7 @@ func TestOpenAPIWords(t *testing.T) {
 		{doc.Components.Schemas["Event"].Value.Properties["type"].Value, api.EventTypes()},
 		{doc.Components.Schemas["Past"].Value.Properties["askedBy"].Value, api.Askers()},
 		{finding.Properties["type"].Value, api.FindingTypes()},
+		{doc.Components.Schemas["Adopted"].Value.Properties["attachments"].Value.Items.Value.Properties["outcome"].Value, api.Outcomes()},
 		{doc.Components.Schemas["Status"].Value.Properties["lacks"].Value.Items.Value, api.Lacks()},
 	} {
 		if got := fmt.Sprint(c.schema.Enum); got != fmt.Sprint(c.want) {

@@ -55,6 +55,7 @@ func (a *agent) routes() []server.Route {
 		{Method: "DELETE", Path: one, Verb: "delete", Call: a.deleteOne, Parameters: []string{"wait"}, Limit: time.Minute, Lane: laneDelete, Finish: true},
 		{Method: "POST", Path: api.PathCheck, Verb: "check", Call: a.check, Limit: 30 * time.Second, Lane: laneCheck},
 		{Method: "POST", Path: api.PathGC, Verb: "gc", Call: a.gc, Limit: time.Minute, Lane: laneGC, Finish: true},
+		{Method: "POST", Path: api.PathAdopt, Verb: "adopt", Call: a.adopt, Limit: time.Minute, Lane: laneGC, Finish: true},
 		{Method: "POST", Path: api.PathOwedRetry, Verb: "retry", Call: a.retryOwed, Limit: time.Minute, Lane: laneGC, Finish: true},
 		{Method: "GET", Path: api.PathAttachments, Verb: "list", Call: a.list, Parameters: listParameters, Limit: 10 * time.Second, Lane: laneRead},
 		{Method: "GET", Path: one, Verb: "get", Call: a.get, Limit: 10 * time.Second, Lane: laneRead},

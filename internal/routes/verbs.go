@@ -23,6 +23,8 @@ type Verbs interface {
 	Add(ctx context.Context, req api.AddRequest, w server.When) (json.RawMessage, error)
 	Check(ctx context.Context, req api.AddRequest, w server.When) error
 	GC(ctx context.Context, req api.GCRequest, w server.When) (api.Deleted, error)
+	// Adopt adopts what a former CNI of the node has attached. Its context does not end when the client leaves.
+	Adopt(ctx context.Context, req api.AdoptRequest) (api.Adopted, error)
 	List(f api.Filter) []api.Attachment
 	Get(id hold.ID) (api.Attachment, bool)
 	// Delete and DeleteOne return in known whether there was anything to delete. Their
@@ -79,6 +81,18 @@ func (a *agent) gc(r *server.Request) (*server.Answer, error) {
 	}
 	d, err := a.verbs.GC(r.Ctx, req, r.When)
 	return deleted(d, true, err)
+}
+
+func (a *agent) adopt(r *server.Request) (*server.Answer, error) {
+	req, err := readAdopt(r)
+	if err != nil {
+		return nil, err
+	}
+	d, err := a.verbs.Adopt(r.Ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return server.OK(d)
 }
 
 func (a *agent) list(r *server.Request) (*server.Answer, error) {

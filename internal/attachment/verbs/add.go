@@ -242,6 +242,10 @@ func (v *Verbs) standing(ctx context.Context, add *addition, pod ns.Handle) (_ *
 			continue
 		}
 		if e.At(add.record.Netns, add.record.Ifname) {
+			if e.Record.Former { // its network only has the same name
+				return nil, nil, cni.Errorf(cni.CodeTaken, "interface exists in the pod", "a former CNI has made %s in %s, which is attachment %s: DEL it first",
+					add.record.Ifname, add.record.Netns.Path, e.Owner.ID)
+			}
 			if err := asWished(e, add.make); err != nil {
 				return nil, nil, err
 			}

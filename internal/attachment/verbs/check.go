@@ -32,6 +32,9 @@ func (v *Verbs) Check(ctx context.Context, req api.AddRequest, w daemon.When) er
 		return err
 	}
 	es, unsure := v.named(ctx, add)
+	if len(es) == 0 {
+		es = v.index.Former(add.record.Key)
+	}
 	var e *attachment.Entry
 	for _, c := range es {
 		if c.Owner.Wanted() {

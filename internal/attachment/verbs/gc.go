@@ -22,6 +22,10 @@ const firstTries = 5 * time.Second
 // cannot have the attachment, and an attachment that is younger than the request's MinAge. If some
 // releases fail, GC tries the others all the same. GC also tries again what attachments owe that
 // were being released before the request. The answer says how much is owed after these tries.
+//
+// GC leaves what a former CNI made alone (Record.Former), also if that network has the same name: the list has the attachments that the
+// runtime knows of the new network. Such an attachment goes by DEL, by `berth release`, by a reboot, or when its network namespace
+// is gone.
 func (v *Verbs) GC(ctx context.Context, req api.GCRequest, w daemon.When) (api.Deleted, error) {
 	valid := make(map[api.GCValid]bool, len(req.Valid))
 	for _, v := range req.Valid {
@@ -40,7 +44,7 @@ func (v *Verbs) GC(ctx context.Context, req api.GCRequest, w daemon.When) (api.D
 		for _, e := range v.index.Matching(api.Filter{Network: req.Network}) {
 			r := e.Record
 			switch {
-			case r.Further(): // it goes with the first one
+			case r.Further(), r.Former: // it goes with the first one; by its pod's DEL alone
 			case !e.Owner.Wanted():
 				leaving = append(leaving, e.Owner.ID)
 			case valid[api.GCValid{ContainerID: r.ContainerID, Ifname: r.Ifname}], mayBeValid(e),

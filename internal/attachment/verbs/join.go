@@ -44,11 +44,11 @@ func inNetwork(n networks.Network, err error) error {
 	return err
 }
 
-// part releases the further attachments of a pod that are none of its networks.
+// part releases the further attachments of a pod that are none of its networks. Those that a former CNI made stay: it called them otherwise.
 func (v *Verbs) part(ctx context.Context, first *attachment.Entry, stay []networks.Network) error {
 	var gone []hold.ID
 	for _, e := range v.index.Further(first.Owner.ID) {
-		if e.Owner.Wanted() && isOf(e, stay) == nil {
+		if e.Owner.Wanted() && !e.Record.Former && isOf(e, stay) == nil {
 			gone = append(gone, e.Owner.ID)
 		}
 	}

@@ -135,14 +135,15 @@ func (v *Verbs) KeepPlugged(ctx context.Context) {
 }
 
 // Plug gives a running pod the networks that it asks for, and takes away those that it does not ask for any more. A pod that is not
-// attached, or that is going, gets none: its ADD asks what it asks for.
+// attached, or that is going, gets none: its ADD asks what it asks for. A pod that a former CNI attached keeps what it has: its interfaces
+// are known by that CNI's names of their networks.
 func (v *Verbs) Plug(ctx context.Context, pod *api.Pod) error {
 	ctx, cancel := context.WithTimeout(ctx, plugLimit)
 	defer cancel()
 	var errs []error
 	for _, e := range v.index.All() {
 		is := e.Record.Pod
-		if is == nil || is.Namespace != pod.Namespace || is.Name != pod.Name || pod.UID != "" && is.UID != "" && is.UID != pod.UID || e.Record.Further() {
+		if is == nil || is.Namespace != pod.Namespace || is.Name != pod.Name || pod.UID != "" && is.UID != "" && is.UID != pod.UID || e.Record.Further() || e.Record.Former {
 			continue
 		}
 		errs = append(errs, v.plugBeside(ctx, e))

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"sync"
 	"time"
 
@@ -81,6 +83,9 @@ func (d *Delegates) acquire(ctx context.Context, h hold.Hold) error {
 		return err
 	}
 	d.recall(s)
+	if s.placeless() {
+		return nil
+	}
 	netns, err := d.Open(s.Netns)
 	if errors.Is(err, ns.ErrGone) {
 		return fmt.Errorf("%w: %w", hold.ErrHomeless, err)
@@ -117,7 +122,8 @@ func (d *Delegates) acquire(ctx context.Context, h hold.Hold) error {
 	return err
 }
 
-// verify looks whether the pod still has what the plugins have made. It executes no plugin: CHECK does (Check).
+// verify looks whether the pod still has what the plugins have made. It executes no plugin: CHECK does (Check). A network whose network
+// namespace nobody knows counts as there.
 func (d *Delegates) verify(_ context.Context, h hold.Hold) error {
 	s, err := specOf(h)
 	if err != nil {
@@ -125,6 +131,9 @@ func (d *Delegates) verify(_ context.Context, h hold.Hold) error {
 	}
 	known := *s
 	d.recall(&known)
+	if known.placeless() {
+		return nil
+	}
 	netns, err := d.Open(s.Netns)
 	if errors.Is(err, ns.ErrGone) {
 		return fmt.Errorf("%s: %w: %w", s, hold.ErrGone, err)
@@ -187,7 +196,7 @@ func (s *Spec) Parsed() (*types100.Result, error) {
 
 // release executes DEL, unless it is certain that no plugin was ever executed for the spec: a network whose plugin is missing would
 // else owe its DEL for ever. If the pod's network namespace is gone, or another one is at its path, the plugins get none, as the
-// specification has it: they give back what is left, such as addresses, and touch no other pod.
+// specification has it: they give back what is left, such as addresses, and touch no other pod. Files go last.
 func (d *Delegates) release(ctx context.Context, h hold.Hold) error {
 	s, err := specOf(h)
 	if err != nil {
@@ -213,6 +222,9 @@ func (d *Delegates) release(ctx context.Context, h hold.Hold) error {
 	if err := d.del(ctx, &known, path); err != nil {
 		return err
 	}
+	if err := s.removeFiles(); err != nil {
+		return err
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.begun, s.String())
@@ -229,6 +241,17 @@ func (d *Delegates) limited(ctx context.Context, s *Spec) (context.Context, cont
 	}
 	d.tried[s.String()] = true
 	return context.WithTimeout(ctx, d.First)
+}
+
+// removeFiles deletes the files that tell of the network.
+func (s *Spec) removeFiles() error {
+	var errs []error
+	for _, path := range s.Files {
+		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // mayHaveBegun reports whether a plugin may have been executed for a spec.

@@ -29,7 +29,7 @@ func TestKind(t *testing.T) {
 		Example: &delegate.Spec{
 			ID: "abcdefghij", Network: "net-a", Version: "1.0.0", Plugins: []string{`{"type":"macvlan"}`}, Container: "c1",
 			Netns: ns.Ref{Path: "/run/netns/p", Dev: 4, Ino: 4026532000, ID: 7}, Ifname: "net1", Args: "K8S_POD_NAME=web", Folders: []string{"/opt/cni/bin"},
-			DisableCheck: true, Run: "run", Result: `{"cniVersion":"1.0.0"}`, Done: true,
+			DisableCheck: true, Run: "run", Files: []string{"/var/lib/cni/results/net-a-c1-net1"}, Result: `{"cniVersion":"1.0.0"}`, Done: true,
 		},
 		Snapshot:    func() string { return strings.Join(w.state(), "\n") },
 		Undisguised: "what plugins have made is theirs to know: the kind sees the interface alone",
@@ -277,4 +277,48 @@ func TestFirstTry(t *testing.T) {
 	}
 	w.run("second")
 	must(t, w.Kind().Release(t.Context(), []hold.Hold{one})[0])
+}
+
+// A former CNI's network is another run's, and made: it is looked at, and no plugin's ADD is executed. Its files go with it, and not before
+// its DEL has succeeded.
+func TestFormer(t *testing.T) {
+	w := newWorld(t)
+	h, s := w.hold()
+	must(t, w.Kind().Acquire(t.Context(), h))
+	w.verbs()
+	w.run("second")
+	s.Run = ""
+	for i := range 2 {
+		s.Files = append(s.Files, filepath.Join(t.TempDir(), fmt.Sprint("cached", i)))
+	}
+	must(t, os.WriteFile(s.Files[1], nil, 0o600)) // the other one is gone
+	must(t, w.Kind().Verify(t.Context(), nil, []hold.Hold{h})[0], w.Kind().Acquire(t.Context(), h))
+	wantVerbs(t, w)
+	heal := w.fails("maker", "DEL")
+	if err := w.Kind().Release(t.Context(), []hold.Hold{h})[0]; err == nil {
+		t.Error("DEL succeeds")
+	}
+	if _, err := os.Stat(s.Files[1]); err != nil {
+		t.Errorf("after a failed DEL: %v", err)
+	}
+	heal()
+	must(t, w.Kind().Release(t.Context(), []hold.Hold{h})[0])
+	if _, err := os.Stat(s.Files[1]); !os.IsNotExist(err) {
+		t.Errorf("after DEL: %v", err)
+	}
+	must(t, os.MkdirAll(filepath.Join(s.Files[0], "no file"), 0o700))
+	if err := w.Kind().Release(t.Context(), []hold.Hold{h})[0]; err == nil || !strings.Contains(err.Error(), s.Files[0]) {
+		t.Errorf("a file that stays: %v", err)
+	}
+}
+
+// Nobody knows the network namespace of a former CNI's network: it counts as there, until its DEL, which gets none.
+func TestPlaceless(t *testing.T) {
+	w := newWorld(t)
+	h, s := w.hold()
+	s.Run, s.Done, s.Netns = "", true, ns.Ref{}
+	must(t, w.Kind().Verify(t.Context(), nil, []hold.Hold{h})[0], w.Kind().Acquire(t.Context(), h))
+	wantVerbs(t, w)
+	must(t, w.Kind().Release(t.Context(), []hold.Hold{h})[0])
+	wantVerbs(t, w, "other DEL netns=false", "maker DEL netns=false")
 }

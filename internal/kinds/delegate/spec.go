@@ -40,6 +40,9 @@ type Spec struct {
 	// Run names the run of the agent that has made the spec (Options.Run): in that run, and in no other, the kind knows whether a
 	// plugin has been executed for the spec.
 	Run string `json:"run"`
+	// Files are files of another program that tell of the network, such as an entry of libcni's cache. They are deleted once DEL has
+	// succeeded. Absolute paths.
+	Files []string `json:"files,omitempty"`
 	// Result is what the last plugin that has succeeded printed, in the list's version; "": none has. It is discovered.
 	Result string `json:"result,omitempty"`
 	// Done says that all plugins have succeeded. It is discovered.
@@ -52,6 +55,9 @@ func (s *Spec) Kind() string { return KindName }
 func (s *Spec) String() string {
 	return fmt.Sprintf("network %s as %s of %s (%s)", s.Network, s.Ifname, s.Container, s.ID)
 }
+
+// placeless reports whether a network is made, and nobody knows in which network namespace.
+func (s *Spec) placeless() bool { return s.Done && s.Netns.Path == "" }
 
 // path is CNI_PATH.
 func (s *Spec) path() string { return strings.Join(s.Folders, ":") }

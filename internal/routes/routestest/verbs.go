@@ -85,6 +85,19 @@ func (v *Verbs) GC(ctx context.Context, _ api.GCRequest, w server.When) (api.Del
 	return api.Deleted{Owed: v.DeletedOwed, IDs: []string{"aaaaaaaaaa"}}, v.hook(ctx, "gc", w)
 }
 
+// Adopt answers with everything that the types can say.
+func (v *Verbs) Adopt(ctx context.Context, _ api.AdoptRequest) (api.Adopted, error) {
+	a := Attachment("aaaaaaaaaa", "c1")
+	return api.Adopted{
+		Attachments: []api.AdoptedAttachment{
+			{Outcome: api.OutcomeAdopted, ID: a.ID, Pod: a.Pod, ContainerID: "c1", Ifname: "eth0", Network: "cbr0", Plugins: []string{"bridge", "portmap"}},
+			{Outcome: api.OutcomeGone, ContainerID: "c2", Ifname: "eth0", Network: "cbr0", Plugins: []string{"bridge"}},
+			{Outcome: api.OutcomeKnown, ID: "bbbbbbbbbb", ContainerID: "c3", Ifname: "net1", Network: "storage", Plugins: []string{"macvlan"}},
+		},
+		Problems: []api.AdoptProblem{{Path: "/var/lib/cni/results/cbr0-c4-eth0", Reason: "decoding it: unexpected end of JSON input"}},
+	}, v.hook(ctx, "adopt", server.When{})
+}
+
 // List only looks at the filter's container and state.
 func (v *Verbs) List(f api.Filter) []api.Attachment {
 	_ = v.hook(context.Background(), "list", server.When{})
