@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/util/validation"
-
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/cni/scan"
@@ -225,4 +223,8 @@ func path(to *string, key string, value []byte) *api.Error {
 	return nil
 }
 
-func isNamespace(name string) bool { return len(validation.IsDNS1123Label(name)) == 0 }
+// isNamespace reports whether a namespace of Kubernetes can have a name (RFC 1123, a label).
+func isNamespace(name string) bool {
+	const alnum = "abcdefghijklmnopqrstuvwxyz0123456789"
+	return name != "" && len(name) <= 63 && strings.Trim(name, alnum+"-") == "" && strings.Contains(alnum, name[:1]) && strings.Contains(alnum, name[len(name)-1:])
+}
