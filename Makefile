@@ -80,7 +80,7 @@ crash: build ## SIGKILL berthd and berth-cni at every call that changes somethin
 deps: ## install the programs that tests use (root on Debian), or say which are missing
 	@test/deps
 
-peers: ## the reference plugins, cnitool and crictl, into bin/peers/
+peers: ## the reference plugins, Multus, cnitool and crictl, into bin/peers/
 	@test/peers/build bin/peers
 
 flannel: ## flannel, from which the cluster's tests migrate, into bin/flannel/

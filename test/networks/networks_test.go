@@ -39,27 +39,35 @@ type node struct {
 
 func newNode(t testing.TB) *node {
 	t.Helper()
+	return newNodeWith(t, "pools: [{name: default, cidrs: [10.88.0.0/24, fd00:88::/64]}]\n", "bridge", "ptp", "macvlan", "host-local", "tuning", "portmap")
+}
+
+// newNodeWith makes a node whose agent has yaml as its configuration.
+func newNodeWith(t testing.TB, yaml string, plugins ...string) *node {
+	t.Helper()
 	nettest.Need(t)
-	peers := programs.Peers(t, "bridge", "ptp", "macvlan", "host-local", "tuning", "portmap")
+	peers := programs.Peers(t, plugins...)
 	n := &node{t: t, bin: programs.Own(t), plugins: t.TempDir(), disk: t.TempDir()}
-	for _, name := range []string{"bridge", "ptp", "macvlan", "host-local", "tuning", "portmap"} {
+	for _, name := range plugins {
 		must(t, os.Symlink(filepath.Join(peers, name), filepath.Join(n.plugins, name)))
 	}
-	for _, bridge := range []string{"br8", "br9"} {
-		nettest.Run(t, nil, "ip link add "+bridge+" type bridge")
+	for i, bridge := range []string{"br8", "br9"} {
+		// a bridge without an address of its own takes its ports', and the plugin bridge's CHECK calls that a change
+		nettest.Run(t, nil, fmt.Sprintf("ip link add %s address 02:00:5e:10:ff:%02x type bridge", bridge, i))
 		nettest.Run(t, nil, "ip link set "+bridge+" addrgenmode none")
 		nettest.Run(t, nil, "ip link set "+bridge+" up")
 		t.Cleanup(func() { nettest.Run(t, nil, "ip link del "+bridge) })
 	}
-	n.Node = programs.RunNode(t, n.bin, "pools: [{name: default, cidrs: [10.88.0.0/24, fd00:88::/64]}]\n")
+	n.Node = programs.RunNode(t, n.bin, yaml)
 	n.startRunner()
 	n.empty = n.state()
 	return n
 }
 
-// state is what the oracle sees on the node, without what the test itself makes there: pods, and bridges, which are up while they have ports.
+// state is what the oracle sees on the node, without what the test itself makes there: pods, and bridges, which are up while they have ports
+// and which the kernel gives a route for multicast when they have had a port for about a second.
 func (n *node) state() nettest.State {
-	return nettest.Snapshot(n.t, nil).Without("conntrack").Without("mount").But([]string{"link br8 ", "link br9 "})
+	return nettest.Snapshot(n.t, nil).Without("conntrack").Without("mount").But([]string{"link br8 ", "link br9 ", "route inet6 multicast ff00::/8 dev br"})
 }
 
 // startRunner starts berth-runner, and waits until it answers.

@@ -66,7 +66,7 @@ func New() *Server {
 }
 
 // Serve starts a server, until the test ends.
-func Serve(t *testing.T) *Server {
+func Serve(t testing.TB) *Server {
 	s := New()
 	s.Server = httptest.NewServer(s)
 	t.Cleanup(s.Close)
@@ -75,7 +75,7 @@ func Serve(t *testing.T) *Server {
 }
 
 // Kubeconfig writes a file that says how the server is reached.
-func (s *Server) Kubeconfig(t *testing.T) (path string) {
+func (s *Server) Kubeconfig(t testing.TB) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "kubeconfig")
 	text := fmt.Appendf(nil, `{"clusters":[{"name":"c","cluster":{"server":%q}}],"contexts":[{"name":"c","context":{"cluster":"c"}}],"current-context":"c"}`, s.URL)

@@ -2,15 +2,37 @@ package kubetest
 
 import (
 	"encoding/json"
+	"errors"
+	"io"
 	"net/http"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 )
+
+// body reads the object of a request: JSON or, of the core group, Kubernetes' protobuf, which clients such as Multus write.
+func body(r *http.Request) (o Object, err error) {
+	if r.Header.Get("Content-Type") != runtime.ContentTypeProtobuf {
+		return o, json.NewDecoder(r.Body).Decode(&o)
+	}
+	scheme := runtime.NewScheme()
+	raw, err := io.ReadAll(r.Body)
+	if err = errors.Join(err, corev1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	typed, _, err := protobuf.NewSerializer(scheme, scheme).Decode(raw, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	return asObject(typed), nil
+}
 
 // create adds an object (POST).
 func (s *Server) create(w http.ResponseWriter, r *http.Request, resource string) {
-	var o Object
-	if json.NewDecoder(r.Body).Decode(&o) != nil {
+	o, err := body(r)
+	if err != nil {
 		refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
 		return
 	}
@@ -25,10 +47,11 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request, resource string)
 	s.answer(w, resource, o)
 }
 
-// update replaces an object's status, or the rest of it (PUT), if the writer has read its newest version.
+// update replaces an object's status, or the rest of it (PUT), if the writer has read its newest version. With a pod's status it
+// replaces the pod's annotations, as the API server does (podStatusStrategy of Kubernetes' registry keeps the spec and the owners alone).
 func (s *Server) update(w http.ResponseWriter, r *http.Request, resource, key, sub string) {
-	var o Object
-	if json.NewDecoder(r.Body).Decode(&o) != nil {
+	o, err := body(r)
+	if err != nil {
 		refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
 		return
 	}
@@ -49,6 +72,9 @@ func (s *Server) update(w http.ResponseWriter, r *http.Request, resource, key, s
 		if (part == "status") == (sub == "status") {
 			now[part] = o[part]
 		}
+	}
+	if resource == "pods" && sub == "status" {
+		metaOf(now)["annotations"] = metaOf(o)["annotations"]
 	}
 	s.put(resource, now)
 	s.answer(w, resource, now)
