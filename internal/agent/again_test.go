@@ -167,7 +167,7 @@ func TestRepeatedAddIsOvertakenAtItsLastStep(t *testing.T) {
 	r := start(t)
 	routed, _ := modes.List(r.core, r.node, r.ground, r.traffic)
 	m := &lateDeletion{Finder: routed}
-	r.Agent.Verbs = verbs.New(&r.core.Core, r.index, r.drain, r.ground, mode.Modes{m}, r.cluster.Networks, r.node.OpenNetns)
+	r.Agent.Verbs = verbs.New(&r.core.Core, r.index, r.drain, r.ground, mode.Modes{m}, r.networks, r.node.OpenNetns)
 	pod := nettest.Pod(t)
 	r.add(request("c", pod))
 	m.first = func() { r.del("c", true) }

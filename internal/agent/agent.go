@@ -9,6 +9,8 @@ import (
 
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/attachment/adopt"
+	"github.com/berth-net/berth/internal/attachment/plug"
+	"github.com/berth-net/berth/internal/attachment/status"
 	"github.com/berth-net/berth/internal/attachment/verbs"
 	"github.com/berth-net/berth/internal/cluster"
 	"github.com/berth-net/berth/internal/config"
@@ -16,6 +18,7 @@ import (
 	"github.com/berth-net/berth/internal/drain"
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/mend"
+	"github.com/berth-net/berth/internal/networks"
 	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/rebuild"
 	"github.com/berth-net/berth/internal/routes"
@@ -36,15 +39,18 @@ type Agent struct {
 	*views.Views   // answers people
 	*adopt.Adopter // adopts what a former CNI has attached
 
-	core    *daemon.Daemon // the agent's place and epoch, its ledger and its engine
-	node    *node.Node
-	index   *attachment.Index
-	ground  *ground.Ground   // what the agent itself holds for all pods
-	drain   *drain.Drain     // deletions that no agent heard of
-	mend    *mend.Mend       // mends what others change
-	cluster *cluster.Cluster // the cluster that the node belongs to, and the ways to its other nodes
-	traffic *traffic.Traffic // what pods' traffic leaves in connection tracking
-	rebuild *rebuild.Rebuild // refuses a ledger that lacks pods, or makes one anew
+	core     *daemon.Daemon // the agent's place and epoch, its ledger and its engine
+	node     *node.Node
+	index    *attachment.Index
+	ground   *ground.Ground     // what the agent itself holds for all pods
+	drain    *drain.Drain       // deletions that no agent heard of
+	mend     *mend.Mend         // mends what others change
+	cluster  *cluster.Cluster   // the cluster that the node belongs to, and the ways to its other nodes
+	traffic  *traffic.Traffic   // what pods' traffic leaves in connection tracking
+	networks *networks.Networks // which networks pods get
+	status   *status.Status     // tells people of these
+	plugger  *plug.Plugger      // gives them to pods that run
+	rebuild  *rebuild.Rebuild   // refuses a ledger that lacks pods, or makes one anew
 }
 
 var _ routes.Verbs = (*Agent)(nil)

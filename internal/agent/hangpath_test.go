@@ -61,7 +61,7 @@ func TestADDCannotOpenTheNamespace(t *testing.T) {
 // opens makes a rig's verbs open pods' network namespaces by the function open.
 func (r *rig) opens(open func(ns.Ref) (ns.Handle, error)) {
 	_, list := modes.List(r.core, r.node, r.ground, r.traffic)
-	r.Agent.Verbs = verbs.New(&r.core.Core, r.index, r.drain, r.ground, list, r.cluster.Networks, open)
+	r.Agent.Verbs = verbs.New(&r.core.Core, r.index, r.drain, r.ground, list, r.networks, open)
 }
 
 // openPod is an open namespace of a pod. Its Close takes 1 from `now`, the number of open namespaces.

@@ -88,7 +88,7 @@ func TestHostPortsThatCannotBe(t *testing.T) {
 	poor := &poorTable{Table: r.node.Table, lacks: nft.HostPorts}
 	r.node.Table = poor
 	_, all := modes.List(r.core, r.node, r.ground, r.traffic)
-	r.Agent.Verbs = verbs.New(&r.core.Core, r.index, r.drain, r.ground, all, r.cluster.Networks, r.node.OpenNetns)
+	r.Agent.Verbs = verbs.New(&r.core.Core, r.index, r.drain, r.ground, all, r.networks, r.node.OpenNetns)
 	_, err = r.tryAdd(ask(""))
 	wantError(t, err, 7, "nft_nat")
 	if list := r.List(api.Filter{}); len(list) > 0 {

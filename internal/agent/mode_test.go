@@ -29,7 +29,7 @@ func (strict) Result(hold.Owner, attachment.Record) (*types100.Result, error) {
 func TestAttachmentStaysInItsMode(t *testing.T) {
 	r := start(t)
 	routed, _ := modes.List(r.core, r.node, r.ground, r.traffic)
-	r.Agent.Verbs = verbs.New(&r.core.Core, r.index, r.drain, r.ground, mode.Modes{routed, strict{routed}}, r.cluster.Networks, r.node.OpenNetns)
+	r.Agent.Verbs = verbs.New(&r.core.Core, r.index, r.drain, r.ground, mode.Modes{routed, strict{routed}}, r.networks, r.node.OpenNetns)
 	pod := nettest.Pod(t)
 	was := addresses(r.add(request("c", pod)))
 	if now := addresses(r.add(request("c", pod, `"mode":"strict"`))); now[0] != was[0] {

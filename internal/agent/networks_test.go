@@ -57,7 +57,7 @@ func (n *networked) plugs() (stop func()) {
 	leave := n.follows()
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
-	v := n.Verbs
+	v := n.plugger
 	all.Go(func() { v.KeepPlugged(ctx) })
 	return func() { cancel(); all.Wait(); leave() }
 }
@@ -162,7 +162,7 @@ func TestNetworksRefused(t *testing.T) {
 	} {
 		n.pod("web", "u1", asks)
 		nettest.Eventually(t, "the agent to know it", func() bool {
-			nets, _, err := n.cluster.Networks.Cluster.Asks(t.Context(), &api.Pod{Namespace: "default", Name: "web"})
+			nets, _, err := n.networks.Cluster.Asks(t.Context(), &api.Pod{Namespace: "default", Name: "web"})
 			return err == nil && nets == asks
 		})
 		_, err := n.tryAdd(podRequest("web", "u1", "c1", at))
@@ -174,7 +174,7 @@ func TestNetworksRefused(t *testing.T) {
 	n.api.Delete("pods", "default/web")
 	n.pod("web", "u2", "a")
 	nettest.Eventually(t, "the successor to be known", func() bool {
-		nets, _, err := n.cluster.Networks.Cluster.Asks(t.Context(), &api.Pod{Namespace: "default", Name: "web", UID: "u2"})
+		nets, _, err := n.networks.Cluster.Asks(t.Context(), &api.Pod{Namespace: "default", Name: "web", UID: "u2"})
 		return err == nil && nets == "a"
 	})
 	_, err := n.tryAdd(podRequest("web", "u1", "c1", at))

@@ -110,7 +110,7 @@ func TestReloadTakesTheDefaultPoolFromAnADD(t *testing.T) {
 				must(t, err)
 				must(t, r.ground.Reload(t.Context(), c))
 			}}
-			r.Agent.Verbs = verbs.New(&r.core.Core, r.index, r.drain, r.ground, mode.Modes{m}, r.cluster.Networks, r.node.OpenNetns)
+			r.Agent.Verbs = verbs.New(&r.core.Core, r.index, r.drain, r.ground, mode.Modes{m}, r.networks, r.node.OpenNetns)
 			_, err := r.tryAdd(request("c", nettest.Pod(t), step.keys...))
 			if step.code != 0 {
 				wantError(t, err, step.code, step.says)

@@ -72,7 +72,7 @@ func (a *Agent) life(c *config.Config, reload <-chan config.Reading) daemon.Life
 			a.ground.SayOverlaps,
 			func(ctx context.Context) { a.ground.KeepConfigured(ctx, reload, intervals) },
 			a.cluster.Follow,
-			a.KeepPlugged,
+			a.plugger.KeepPlugged,
 		},
 		Sweep: a.Sweep, Interval: c.SweepInterval, Intervals: intervals,
 	}

@@ -8,15 +8,19 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/attachment/adopt"
+	"github.com/berth-net/berth/internal/attachment/plug"
+	"github.com/berth-net/berth/internal/attachment/status"
 	"github.com/berth-net/berth/internal/attachment/verbs"
 	"github.com/berth-net/berth/internal/cluster"
 	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/devices"
 	"github.com/berth-net/berth/internal/drain"
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kinds/podstatus"
 	"github.com/berth-net/berth/internal/mend"
 	"github.com/berth-net/berth/internal/mode/modes"
+	"github.com/berth-net/berth/internal/networks"
 	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/rebuild"
 	"github.com/berth-net/berth/internal/traffic"
@@ -77,16 +81,16 @@ func (a *Agent) furnish(o Options) (err error) {
 	if a.ground, err = ground.New(d, n, o.Config); err != nil {
 		return err
 	}
-	a.index = attachment.NewIndex()
+	a.index, a.networks = attachment.NewIndex(), new(networks.Networks)
 	a.traffic = traffic.New(d, n, a.ground, a.index)
 	err = n.Mark(d.Instance, node.Hooks{
 		Lacks: a.ground.SayLacks, Differs: func() { a.ground.CutAnew(); a.traffic.Missed() }, Exposed: a.traffic.Exposed, Mapped: a.traffic.Mapped, Since: a.index.Since(d.Epoch),
 		Kept: a.traffic.Ports.Kept, Astray: a.traffic.Astray, Left: a.traffic.Ports.ClearLeft, Going: drain.Later(&a.drain), Forwards: a.ground.Forwards,
 		WireGuardKey: o.Root.WireGuardKey(), Runner: o.Root.RunnerSocket(),
 		Status: podstatus.Options{
-			Text: func(first hold.ID) (string, error) { return a.Verbs.NetworkStatus(first) },
+			Text: func(first hold.ID) (string, error) { return a.status.Text(first) },
 			Write: func(ctx context.Context, pod *api.Pod, text string) error {
-				return a.cluster.Networks.WriteStatus(ctx, pod, text)
+				return a.networks.WriteStatus(ctx, pod, text)
 			},
 		},
 		Unpoliced: a.ground.SayUnpoliced, Unhelped: a.ground.SayUnhelped,
@@ -110,14 +114,20 @@ func (a *Agent) furnish(o Options) (err error) {
 	if a.cluster, err = cluster.New(d, rooms, o.Config.Kubernetes, o.Version); err != nil {
 		return err
 	}
+	if defs, has := a.cluster.Definitions(); has {
+		a.networks.Cluster, a.networks.Devices = defs, devices.NewLister(devices.Socket(o.Root))
+	}
 	a.rebuild = rebuild.New(a.core, n, a.drain, a.ground, finder, a.core.LedgerOptions(n.Kinds(), daemon.Views{
 		Rest:   a.ground.Rest,
 		Follow: daemon.Follow(a.drain.Follow, a.index.Follow(a.unreadable), a.ground.Follow, a.traffic.Ports.Follow, a.cluster.Peers.Follow),
 	}))
-	a.Verbs = verbs.New(d, a.index, a.drain, a.ground, all, a.cluster.Networks, n.OpenNetns)
+	a.Verbs = verbs.New(d, a.index, a.drain, a.ground, all, a.networks, n.OpenNetns)
 	a.Adopter = adopt.New(d, a.index)
 	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all, a.cluster)
-	a.cluster.Owed, a.cluster.Asked = a.Views.OwedHolds, a.Verbs.Asked
+	a.status = status.New(status.Options{Core: d, Index: a.index, Modes: all, Tells: a.networks.Tells})
+	a.Verbs.SayNetworks = a.status.Tell
+	a.plugger = plug.New(plug.Options{Log: d.Log, Plug: a.Verbs.Plug, Heard: a.networks.Heard, Pods: a.index.Pods})
+	a.cluster.Owed, a.cluster.Asked = a.Views.OwedHolds, a.plugger.Asked
 	a.ground.Hooks = ground.Hooks{
 		Exposed: a.traffic.Exposed, Rests: a.traffic.Rests, Left: a.traffic.Ports.ClearLeft, Tell: a.Tell,
 		Cluster: a.cluster.Pools(), Counted: a.cluster.Counted, Unserved: a.cluster.Unserved,

@@ -207,6 +207,16 @@ func (x *Index) Key(k Key) []*Entry {
 	return es
 }
 
+// Pods returns the pods that are attached.
+func (x *Index) Pods() (pods []api.Pod) {
+	for _, e := range x.All() {
+		if pod := e.Record.Pod; pod != nil && !e.Record.Further() {
+			pods = append(pods, *pod)
+		}
+	}
+	return pods
+}
+
 // Further returns the attachments that join a first one, in the order in which they came.
 func (x *Index) Further(first hold.ID) []*Entry {
 	x.mu.RLock()

@@ -14,14 +14,12 @@ import (
 	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/daemon"
-	"github.com/berth-net/berth/internal/devices"
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/health"
 	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/kube"
 	"github.com/berth-net/berth/internal/lease"
 	"github.com/berth-net/berth/internal/mode"
-	"github.com/berth-net/berth/internal/networks"
 	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/notice"
 	"github.com/berth-net/berth/internal/peers"
@@ -36,11 +34,9 @@ type Cluster struct {
 	Notices *notice.Notices
 	Owed    func() []api.OwedHold // what could not be released yet
 	Long    time.Duration         // notice.Long, but in tests
-	// Networks says which networks a pod gets.
-	Networks *networks.Networks
-	Asked    func(api.Pod) // kube.Options.Asked; set it before Follow
-	kube     *kube.Watcher // nil: the node belongs to no cluster
-	leases   *lease.Keeper // nil: the cluster has no pools for its nodes
+	Asked   func(api.Pod)         // kube.Options.Asked; set it before Follow
+	kube    *kube.Watcher         // nil: the node belongs to no cluster
+	leases  *lease.Keeper         // nil: the cluster has no pools for its nodes
 
 	node     string          // this node's name
 	core     *daemon.Core    // whose ledger says which owners are there
@@ -63,11 +59,11 @@ func New(d *daemon.Core, r Rooms, c *config.Kubernetes, version string) (*Cluste
 		Claim: r.Traffic.Claim, Unclaim: r.Traffic.Unclaim, Adopt: func(addrs []netip.Addr) []netip.Addr { return r.Ground.Pools.Adopt(addrs, d.Clock.Now()) },
 	}
 	if c == nil {
-		return &Cluster{Peers: peers.New(d, o), Nodes: health.New(d, h), Networks: new(networks.Networks)}, nil
+		return &Cluster{Peers: peers.New(d, o), Nodes: health.New(d, h)}, nil
 	}
 	o.Routing, o.VXLAN, o.WireGuard = c.Routing, c.VXLAN, c.WireGuard
 	h.Health, h.Node = c.Health, c.Node
-	cl := &Cluster{Long: notice.Long, node: c.Node, core: d, Networks: new(networks.Networks)}
+	cl := &Cluster{Long: notice.Long, node: c.Node, core: d}
 	o.Tell = func(ctx context.Context, wg peers.WireGuard) error { return cl.tell(ctx, wg) }
 	cl.Peers = peers.New(d, o)
 	h.Annotate = func(ctx context.Context, v4, v6 *netip.Addr) error { return cl.annotate(ctx, v4, v6) }
@@ -101,9 +97,6 @@ func New(d *daemon.Core, r Rooms, c *config.Kubernetes, version string) (*Cluste
 		}
 	}
 	cl.kube = kube.New(client, kube.Options{Kubernetes: *c, Log: d.Log, Given: give, InForce: inForce, Others: tell, Leases: cl.leases, Asked: asked})
-	if c.Networks {
-		cl.Networks.Cluster, cl.Networks.Devices = definitions{cl.kube}, devices.NewLister(devices.Socket(d.Root))
-	}
 	return cl, nil
 }
 

@@ -95,6 +95,9 @@ func (g *Ground) Served(pool, who string) {
 	}
 }
 
+// Unserved is told that a pod gets no address of a pool, and why.
+func (g *Ground) Unserved(pod *api.Pod, pool string, err error) { g.Hooks.Unserved(pod, pool, err) }
+
 // OwnPool reports whether a pool is the node's own: one of the agent's configuration.
 func (g *Ground) OwnPool(name string) bool {
 	return slices.ContainsFunc(g.file.Load().Pools, func(p ipam.PoolConfig) bool { return p.Name == name })

@@ -87,7 +87,7 @@ func Open(here *ns.Netns, conn *rtnl.Conn, m Marks, h Hooks) Doors {
 		Links:      links,
 		Ports:      OpenPorts(barrier, m, h),
 		Delegates:  OpenDelegates(h),
-		Statuses:   podstatus.New(h.Status),
+		Statuses:   OpenStatuses(h),
 		Monitor: func() (Monitor, error) {
 			news, err := conn.Monitor(m.Groups, stamp.Links(m.Instance))
 			if err != nil {
@@ -110,6 +110,9 @@ func OpenDelegates(h Hooks) *delegate.Delegates {
 	run := &client.Exec{Client: client.New(h.Runner)}
 	return delegate.New(delegate.Options{Exec: run, Open: h.OpenNetns, Run: string(hold.NewID())})
 }
+
+// OpenStatuses makes the door to pods' statuses.
+func OpenStatuses(h Hooks) *podstatus.Statuses { return podstatus.New(h.Status) }
 
 // Marks tell an instance's things on the node from other programs' things.
 type Marks struct {

@@ -87,6 +87,11 @@ func (n *Node) PortsIn(maps kinds.Maps, h Hooks) kinds.Ports {
 	return kinds.OpenPorts(maps, n.Marks, h)
 }
 
+// OpenOthers makes the doors to what is not in the node's kernel: other plugins, and the API server.
+func (n *Node) OpenOthers(h Hooks) {
+	n.Delegates, n.Statuses = kinds.OpenDelegates(h), kinds.OpenStatuses(h)
+}
+
 // Kinds lists the kinds of hold that an agent of this node can have (kinds.Doors).
 func (n *Node) Kinds() hold.Kinds { return n.Doors.List(n.Tracked, n.Conn) }
 

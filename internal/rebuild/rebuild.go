@@ -96,7 +96,7 @@ func (r *Rebuild) Anew(ctx context.Context) (*Rebuilt, error) {
 	if err != nil {
 		return nil, err
 	}
-	pods = joined(pods, now)
+	pods = mode.Joined(pods, now)
 	ops := []ledger.Op{ledger.Enter(r.ThisEpoch()), r.ground.Quarantine()}
 	for _, p := range pods {
 		ops = append(ops, ledger.Begin(p.Owner))

@@ -313,7 +313,7 @@ func (v *Verbs) fit(ctx context.Context, add *addition) (err error) {
 	pool := ""
 	if add.mode.Pooled() {
 		if pool, err = v.ground.Choose(ctx, add.record.Pod, add.make.Pool, add.who()); err != nil {
-			v.ground.Hooks.Unserved(add.record.Pod, pool, err)
+			v.ground.Unserved(add.record.Pod, pool, err)
 			return err
 		}
 	}
@@ -406,7 +406,7 @@ func (v *Verbs) planOnce(ctx context.Context, add *addition) (hold.Owner, func()
 	case err == nil && pool != "":
 		v.ground.Served(pool, add.who())
 	case answer.Exhausted(err):
-		v.ground.Hooks.Unserved(add.record.Pod, pool, err)
+		v.ground.Unserved(add.record.Pod, pool, err)
 	}
 	return o, undo, err
 }

@@ -29,7 +29,7 @@ func (v *Verbs) join(ctx context.Context, first *attachment.Entry, add *addition
 			return errors.Join(inNetwork(n, err), v.undo(ctx, first, fresh))
 		}
 	}
-	if err := v.tell(ctx, first.Owner.ID); err != nil {
+	if err := v.SayNetworks(ctx, first.Owner.ID); err != nil {
 		return errors.Join(err, v.undo(ctx, first, fresh))
 	}
 	return nil

@@ -8,8 +8,6 @@ import (
 	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/nft"
-	"github.com/berth-net/berth/internal/kinds"
-	"github.com/berth-net/berth/internal/kinds/podstatus"
 	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/node/nodetest/ways"
 	"github.com/berth-net/berth/internal/stamp"
@@ -53,7 +51,7 @@ func (w *Node) Open(p *fault.Plan, watched func(op string, h hold.Hold)) func() 
 				k.instance, k.groups, k.ruleset = n.Instance, n.Groups, nft.Ruleset{Instance: n.Instance}
 				n.Table, n.Routes, n.NodeRoutes, n.Tunnel, n.Links = tables{k}, routes{k, n.Metric}, ways.Routes{Ways: w.nodes, Door: k, Metric: n.Metric}, ways.Tunnel{Ways: w.nodes, Door: k, Instance: k.instance}, links{k}
 				n.Ports = n.PortsIn(tables{k}, h)
-				n.Delegates, n.Statuses = kinds.OpenDelegates(h), podstatus.New(h.Status)
+				n.OpenOthers(h)
 				n.Monitor = k.listen
 				return nil
 			},

@@ -1,4 +1,4 @@
-package rebuild
+package mode
 
 import (
 	"time"
@@ -6,22 +6,21 @@ import (
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
-	"github.com/berth-net/berth/internal/mode"
 )
 
-// joined has the further attachments of each pod join the pod's first one, and returns all with the first ones ahead. A further one whose
+// Joined has the further attachments of each pod join the pod's first one, and returns all with the first ones ahead. A further one whose
 // first one is gone, or is being released, is being released: nobody else would ever ask for that.
-func joined(pods []mode.Found, now time.Time) []mode.Found {
+func Joined(pods []Found, now time.Time) []Found {
 	type place struct {
 		container string
 		netns     ns.Ref
 	}
-	at := func(p mode.Found) place {
+	at := func(p Found) place {
 		n := p.Record.Netns
 		return place{p.Record.ContainerID, ns.Ref{Dev: n.Dev, Ino: n.Ino, ID: n.ID}}
 	}
-	firsts := map[place]mode.Found{}
-	var all, further []mode.Found
+	firsts := map[place]Found{}
+	var all, further []Found
 	for _, p := range pods {
 		if attachment.IsFurther(p.Record.Key) {
 			further = append(further, p)

@@ -1,22 +1,41 @@
-package verbs
+// Package status keeps the owner whose hold tells people which networks a pod has (kinds/podstatus), and says what it tells.
+package status
 
 import (
 	"context"
 	"fmt"
 	"math"
 
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kinds/podstatus"
+	"github.com/berth-net/berth/internal/mode"
 	"github.com/berth-net/berth/internal/nad"
 )
 
-// tell has the pod's annotation say which networks the pod has. The annotation is a hold of an owner that joins the first attachment,
+// Options of New.
+type Options struct {
+	*daemon.Core
+	Index *attachment.Index
+	Modes mode.Modes
+	// Tells reports whether a pod's annotation can be written.
+	Tells func(*api.Pod) bool
+}
+
+// Status tells people of pods' networks.
+type Status struct{ Options }
+
+// New returns a Status.
+func New(o Options) *Status { return &Status{o} }
+
+// Tell has the pod's annotation say which networks the pod has. The annotation is a hold of an owner that joins the first attachment,
 // ahead of all further ones. A pod that has asked for nothing, and has got nothing but Berth's own network, has none. What cannot be written
 // is owed, and no error.
-func (v *Verbs) tell(ctx context.Context, first hold.ID) error {
-	e := v.index.Get(first)
-	if e == nil || !v.networks.Tells(e.Record.Pod) {
+func (v *Status) Tell(ctx context.Context, first hold.ID) error {
+	e := v.Index.Get(first)
+	if e == nil || !v.Tells(e.Record.Pod) {
 		return nil
 	}
 	for _, id := range v.Ledger.Needers(first) {
@@ -27,7 +46,7 @@ func (v *Verbs) tell(ctx context.Context, first hold.ID) error {
 			}
 		}
 	}
-	if e.Record.Networks == nil && e.Record.Called == "" && len(v.index.Further(first)) == 0 {
+	if e.Record.Networks == nil && e.Record.Called == "" && len(v.Index.Further(first)) == 0 {
 		return nil
 	}
 	o := hold.Owner{ID: hold.NewID(), Needs: []hold.ID{first}, Joined: math.MaxInt32}
@@ -36,21 +55,21 @@ func (v *Verbs) tell(ctx context.Context, first hold.ID) error {
 	return v.Engine.Take(ctx, o)
 }
 
-// NetworkStatus returns what the annotation of the pod with a first attachment says (nad.KeyStatus).
-func (v *Verbs) NetworkStatus(first hold.ID) (string, error) {
-	e := v.index.Get(first)
+// Text returns what the annotation of the pod with a first attachment says (nad.KeyStatus).
+func (v *Status) Text(first hold.ID) (string, error) {
+	e := v.Index.Get(first)
 	if e == nil {
 		return "", fmt.Errorf("there is no attachment %s", first)
 	}
 	all := []*attachment.Entry{e}
-	for _, f := range v.index.Further(first) {
+	for _, f := range v.Index.Further(first) {
 		if f.Owner.Wanted() && !v.Engine.Doomed(f.Owner.ID) && !v.Engine.Taking(f.Owner.ID) {
 			all = append(all, f)
 		}
 	}
 	var attached []nad.Attached
 	for i, e := range all {
-		m, err := v.modes.Of(e.Record.Mode)
+		m, err := v.Modes.Of(e.Record.Mode)
 		if err != nil {
 			return "", err
 		}
