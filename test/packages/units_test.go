@@ -37,6 +37,7 @@ func TestUnits(t *testing.T) {
 		if here == string(raw) {
 			t.Errorf("%s does not start %s:\n%s", unit, program, raw)
 		}
+		here = strings.ReplaceAll(here, "=/bin/kill ", "=/bin/true ") // a minimal Debian has no procps
 		must(t, os.WriteFile(unit, []byte(here), 0o644))
 		if out, err := exec.Command("systemd-analyze", "verify", "--man=no", "--recursive-errors=no", unit).CombinedOutput(); err != nil || len(out) > 0 {
 			t.Errorf("systemd-analyze verify: %v\n%s", err, out)
