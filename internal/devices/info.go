@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -172,17 +171,9 @@ func (f Files) write(path string, raw []byte) error {
 
 // read reads a file. A name that is too long for a file is one of no file.
 func read(path string) ([]byte, error) {
-	file, err := root.Open(path)
+	raw, err := root.ReadBounded(path, mostInfo)
 	if errors.Is(err, unix.ENAMETOOLONG) {
 		return nil, fmt.Errorf("%w: %w", fs.ErrNotExist, err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	raw, err := io.ReadAll(io.LimitReader(file, mostInfo+1))
-	if err == nil && len(raw) > mostInfo {
-		err = fmt.Errorf("it has more than %d bytes", mostInfo)
 	}
 	return raw, err
 }

@@ -39,7 +39,7 @@ func FindFile(dir, name string) (*Network, *api.Error) {
 			return nil, ioError(err)
 		}
 		for _, path := range paths {
-			raw, err := read(path)
+			raw, err := root.ReadBounded(path, maxText)
 			if err == nil {
 				var given string
 				if given, err = nameIn(raw); err == nil && given == name {
@@ -73,7 +73,7 @@ func ReadPath(path string) (*Network, *api.Error) {
 		}
 		path = paths[0]
 	}
-	raw, err := read(path)
+	raw, err := root.ReadBounded(path, maxText)
 	if err != nil {
 		return nil, ioError(err)
 	}
@@ -112,7 +112,7 @@ func (n *Network) addBeside(path string, raw []byte) *api.Error {
 			return ioError(err)
 		}
 		for _, beside := range paths {
-			raw, err := read(beside)
+			raw, err := root.ReadBounded(beside, maxText)
 			if err != nil {
 				return ioError(err)
 			}
@@ -164,18 +164,4 @@ func files(dir string, endings []string) ([]string, error) {
 		}
 	}
 	return paths, nil
-}
-
-// read reads a file of at most maxText bytes.
-func read(path string) ([]byte, error) {
-	f, err := root.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	raw, err := io.ReadAll(io.LimitReader(f, maxText+1))
-	if err == nil && len(raw) > maxText {
-		err = fmt.Errorf("it has more than %d bytes", maxText)
-	}
-	return raw, err
 }

@@ -41,3 +41,17 @@ func ReadFile(path string) ([]byte, error) {
 	defer f.Close()
 	return io.ReadAll(f)
 }
+
+// ReadBounded is ReadFile for a file of at most so many bytes: a longer one is an error.
+func ReadBounded(path string, most int) ([]byte, error) {
+	f, err := Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(io.LimitReader(f, int64(most)+1))
+	if err == nil && len(raw) > most {
+		err = fmt.Errorf("it has more than %d bytes", most)
+	}
+	return raw, err
+}

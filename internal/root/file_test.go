@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -33,5 +34,19 @@ func TestOpenWaitsForNothing(t *testing.T) {
 	}
 	if text, err := root.ReadFile(at("file")); err != nil || string(text) != "text" {
 		t.Errorf("a file: %q, %v", text, err)
+	}
+}
+
+// A file may have just the bound, and no byte more.
+func TestReadBounded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte("12345"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if raw, err := root.ReadBounded(path, 5); err != nil || string(raw) != "12345" {
+		t.Errorf("at its bound: %q, %v", raw, err)
+	}
+	if _, err := root.ReadBounded(path, 4); err == nil || !strings.Contains(err.Error(), "more than 4 bytes") {
+		t.Errorf("beyond it: %v", err)
 	}
 }
