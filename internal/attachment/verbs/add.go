@@ -289,31 +289,52 @@ func (v *Verbs) attach(ctx context.Context, add *addition, old []*attachment.Ent
 			return nil, err
 		}
 	}
-	o, undo, err := v.plan(ctx, add)
+	p, err := v.planned(ctx, add)
 	if err != nil {
 		return nil, err
 	}
-	if err := v.equipped(ctx, add); err != nil { // a reload may have given the pool this address meanwhile
-		undo()
-		return nil, err
-	}
-	unburied := ledger.Unburied(add.record.Key.String(), v.Boot, add.record.Started)
 	if len(old) > 0 {
-		if err := v.replace(ctx, add, old, unburied); err != nil {
-			undo()
+		if err := v.replace(ctx, add, old, p.unburied); err != nil {
+			p.undo()
 			return nil, err
 		}
 	}
-	err = v.Engine.Take(ctx, o, unburied)
+	return v.take(ctx, p)
+}
+
+// planned is an addition for which all names are chosen, and nothing is made yet.
+type planned struct {
+	*addition
+	owner    hold.Owner
+	undo     func()    // gives the names back, if the owner does not get into the ledger
+	unburied ledger.Op // refuses an ADD that a DEL has overtaken
+}
+
+// planned plans an addition to a node that has all that it needs.
+func (v *Verbs) planned(ctx context.Context, add *addition) (p planned, err error) {
+	p = planned{addition: add, unburied: ledger.Unburied(add.record.Key.String(), v.Boot, add.record.Started)}
+	if p.owner, p.undo, err = v.plan(ctx, add); err != nil {
+		return p, err
+	}
+	if err := v.equipped(ctx, add); err != nil { // a reload may have given the pool this address meanwhile
+		p.undo()
+		return p, err
+	}
+	return p, nil
+}
+
+// take makes what is planned.
+func (v *Verbs) take(ctx context.Context, p planned) (*attachment.Entry, error) {
+	err := v.Engine.Take(ctx, p.owner, p.unburied)
 	var refused *engine.RefusedError
 	if errors.As(err, &refused) {
-		undo()
+		p.undo()
 	}
 	if err != nil {
 		return nil, err
 	}
-	add.mode.Taken(o)
-	return v.index.Entry(o, add.record), nil // o has what its holds have discovered
+	p.mode.Taken(p.owner)
+	return v.index.Entry(p.owner, p.record), nil // the owner has what its holds have discovered
 }
 
 // elsewhere refuses an ADD that asks for an address or a host port of an attachment that the ADD

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-net/berth/internal/networks"
 )
 
-// join gives a pod the further networks of an ADD, one after the other, and takes away those that the pod does not ask for any more.
+// join gives a pod the further networks of an ADD, in their order, and takes away those that the pod does not ask for any more.
 // first is the ADD's attachment. If a network cannot be made, an ADD that has made the first attachment (fresh) releases all of them;
 // after another ADD, such as one that is repeated, the others stay.
 func (v *Verbs) join(ctx context.Context, first *attachment.Entry, add *addition, pod ns.Handle, fresh bool) error {
@@ -24,10 +24,8 @@ func (v *Verbs) join(ctx context.Context, first *attachment.Entry, add *addition
 			return err
 		}
 	}
-	for _, n := range add.further {
-		if err := v.joinOne(ctx, first, add, n, pod); err != nil {
-			return errors.Join(inNetwork(n, err), v.undo(ctx, first, fresh))
-		}
+	if err := v.joinAll(ctx, first, add, pod); err != nil {
+		return errors.Join(err, v.undo(ctx, first, fresh))
 	}
 	if err := v.SayNetworks(ctx, first.Owner.ID); err != nil {
 		return errors.Join(err, v.undo(ctx, first, fresh))
@@ -68,32 +66,49 @@ func isOf(e *attachment.Entry, all []networks.Network) *networks.Network {
 	return nil
 }
 
-// joinOne makes a further network, or completes one that is there.
-func (v *Verbs) joinOne(ctx context.Context, first *attachment.Entry, lead *addition, n networks.Network, pod ns.Handle) error {
-	last := 0
+// joinAll makes the further networks of an ADD that are not there, and completes those that are. Networks of Berth's own that follow one
+// another are made beside each other: their commits are one write, and none hears of another. Plugins of others are executed one after
+// the other, and see what comes before them whole.
+func (v *Verbs) joinAll(ctx context.Context, first *attachment.Entry, lead *addition, pod ns.Handle) error {
+	joined := 0
 	for _, e := range v.index.Further(first.Owner.ID) {
-		last = max(last, e.Owner.Joined)
+		joined = max(joined, e.Owner.Joined)
+	}
+	var own besides
+	for _, n := range lead.further {
+		joined++
+		add, err := v.further(ctx, first, lead, n, joined)
+		if err == nil && add != nil && !add.mode.Pooled() {
+			err = v.takeBeside(ctx, &own)
+		}
+		if err == nil && add != nil {
+			err = v.prepare(ctx, add, n, pod, &own)
+		}
+		if err != nil {
+			own.undo()
+			return inNetwork(n, err)
+		}
+	}
+	return v.takeBeside(ctx, &own)
+}
+
+// further returns the addition of a further network, or completes the network if it is there, and returns nil.
+func (v *Verbs) further(ctx context.Context, first *attachment.Entry, lead *addition, n networks.Network, joined int) (*addition, error) {
+	for _, e := range v.index.Further(first.Owner.ID) {
 		if e.Owner.Wanted() && !v.Engine.Doomed(e.Owner.ID) && e.Record.Label() == n.Label && e.Record.Ifname == n.Ifname {
-			return v.stands(ctx, e)
+			return nil, v.stands(ctx, e)
 		}
 	}
 	if n.Conf == nil { // a moment ago the pod had it
-		return engine.ErrOvertaken
+		return nil, engine.ErrOvertaken
 	}
-	add := &addition{conf: lead.conf, when: lead.when, record: lead.record, joined: last + 1}
+	add := &addition{conf: lead.conf, when: lead.when, record: lead.record, joined: joined}
 	add.record.First, add.record.Networks, add.record.Called = first.Owner.ID, nil, ""
 	add.record.Network, add.record.Ifname = attachment.FurtherNetwork(n.Label), n.Ifname
 	if err := v.madeBy(add, n.Conf); err != nil {
-		return err
+		return nil, err
 	}
-	if err := v.fit(ctx, add); err != nil {
-		return err
-	}
-	if err := v.vacant(ctx, add, pod); err != nil {
-		return err
-	}
-	_, err := v.attach(ctx, add, nil)
-	return err
+	return add, v.fit(ctx, add)
 }
 
 // stands makes sure that a further attachment is complete and can be used.
