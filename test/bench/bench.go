@@ -29,6 +29,7 @@ var stages = []stage{
 	{"beside", true, beside},
 	{"ports", true, ports},
 	{"bandwidth", true, bandwidth},
+	{"networks", true, networks},
 	{"nodes", true, nodes},
 	{"cluster", true, clusterMemory},
 	{"between", true, between},

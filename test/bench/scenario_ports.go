@@ -80,8 +80,8 @@ func ports(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// inTurns measures ADD and DEL of four networks, in turns, and reports the figures. The first two
-// networks in nets lack a feature, the last two have it.
+// inTurns measures ADD and DEL of networks, in turns, and reports the figures. The first half of
+// nets lacks a feature, which the other half has.
 func (b *bench) inTurns(ctx context.Context, nets []*network, what string) (map[string]*figures, error) {
 	all := make(map[string]*figures)
 	for _, n := range nets {
@@ -105,7 +105,7 @@ func (b *bench) inTurns(ctx context.Context, nets []*network, what string) (map[
 			"plugin", "p50 ms", "rounds' p50", "p99 ms", "p50 x without")
 		for i, n := range nets {
 			own := all[n.name].of(verb)
-			_, ratio := own.rounds.ratio(all[nets[i%2].name].of(verb).rounds)
+			_, ratio := own.rounds.ratio(all[nets[i%(len(nets)/2)].name].of(verb).rounds)
 			t.row(n.name, num(median(own.rounds)), own.rounds.span(), num(percentile(own.each, 99)), ratio)
 		}
 	}
