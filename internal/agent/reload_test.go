@@ -14,6 +14,7 @@ import (
 	"github.com/berth-net/berth/internal/attachment/verbs"
 	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/cni/netconf"
+	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds"
@@ -262,4 +263,35 @@ func TestRenamedPoolWaitsForItsRoute(t *testing.T) {
 	close(heal)
 	must(t, <-second)
 	r.add(request("c", nettest.Pod(t), `"pool":"renamed"`))
+}
+
+// A pool's route, and with it the lease of a block, waits for the pods that have addresses of its CIDR, and no pod goes with it.
+func TestRouteWaitsForItsPods(t *testing.T) {
+	r := newRig(t, "default=10.88.0.0/24,fd00:88::/64")
+	r.begin()
+	r.add(request("c", nettest.Pod(t)))
+	var routes []hold.ID
+	for _, cidr := range r.ground.CIDRs("default") {
+		id, held := r.core.Ledger.Holder(ground.CIDRName(cidr))
+		if !held {
+			t.Fatalf("nobody has %s", cidr)
+		}
+		routes = append(routes, id)
+	}
+	must(t, r.core.Engine.Release(t.Context(), routes))
+	r.wantAttached("c")
+	for _, id := range routes {
+		o, _ := r.core.Ledger.Owner(id)
+		if o.ID == "" || o.Wanted() {
+			t.Errorf("%s is %v: want it to be releasing, and to wait", id, o)
+		}
+		must(t, r.core.Engine.Verify(t.Context(), o))
+	}
+	r.del("c", true)
+	must(t, r.core.Engine.Wait(t.Context(), routes...))
+	for _, id := range routes {
+		if _, left := r.core.Ledger.Owner(id); left {
+			t.Errorf("%s is left, and no pod", id)
+		}
+	}
 }

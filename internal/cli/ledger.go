@@ -135,8 +135,8 @@ func (a *app) ownersTable(owners []hold.Owner) *table {
 				key.ContainerID = shortID(key.ContainerID)
 			}
 			of = strings.TrimSpace(podName(r.Pod) + " " + key.String())
-		} else if o.Joined > 0 && len(o.Needs) == 1 {
-			of = "attachment " + string(o.Needs[0])
+		} else if lead := o.Lead(); lead != "" {
+			of = "attachment " + string(lead)
 		}
 		var names, holds []string
 		for _, n := range o.Names {

@@ -56,7 +56,7 @@ func New(d *daemon.Core, r Rooms, c *config.Kubernetes, version string) (*Cluste
 	o := peers.Options{Metric: r.Node.Metric, MTU: r.Ground.UplinkMTU, Hops: r.Node.Conn.Hops, Ask: r.Node.Conn.AskAnew, Own: r.Ground.Prefixes, Changed: r.Ground.Reach}
 	h := health.Options{
 		Mode: r.Kept, Pool: func() (string, error) { return r.Ground.Serves("") }, CIDRs: r.Ground.CIDRs, Equipped: r.Ground.Equipped,
-		Claim: r.Traffic.Claim, Unclaim: r.Traffic.Unclaim, Adopt: func(addrs []netip.Addr) []netip.Addr { return r.Ground.Pools.Adopt(addrs, d.Clock.Now()) },
+		Claim: r.Traffic.Claim, Unclaim: r.Traffic.Unclaim, Needs: r.Ground.Needs, Adopt: func(addrs []netip.Addr) []netip.Addr { return r.Ground.Pools.Adopt(addrs, d.Clock.Now()) },
 	}
 	if c == nil {
 		return &Cluster{Peers: peers.New(d, o), Nodes: health.New(d, h)}, nil

@@ -201,7 +201,7 @@ func (r *modelRun) watchOrder(owner hold.ID, s *thing) {
 		for thing, id := range r.world.things {
 			k, n, _ := strings.Cut(thing, " ")
 			switch {
-			case slices.Contains(r.needs[id], owner) && r.joined[id] == 0 && k != "note", s.K == "lease" && id == owner && (isUse(k) || k == "lease" && place(n) > place(s.N)):
+			case slices.Contains(r.needs[id], owner) && r.lead(id) != owner && k != "note", s.K == "lease" && id == owner && (isUse(k) || k == "lease" && place(n) > place(s.N)):
 				r.t.Errorf("%s of %s is released before %s", s, owner, thing)
 			case id == owner && r.ordered[id] && r.plan.Surfaced() == "" && s.isUse() && isUse(k) && !r.passed[thing] && !r.tried[thing] && !owed[thing] && place(n) > place(s.N):
 				r.t.Errorf("%s of %s is released before %s was tried", s, owner, thing)
@@ -215,11 +215,16 @@ func (r *modelRun) watchOrder(owner hold.ID, s *thing) {
 // isAhead reports whether an owner is released ahead of another one: it joins the other one, or a release takes both with
 // what both join.
 func (r *modelRun) isAhead(id, other hold.ID) bool {
-	joins := func(lead hold.ID) bool { return slices.Contains(r.needs[id], lead) }
-	if o, ok := r.ledger.Owner(id); !ok || o.Wanted() || r.stays(id) || r.joined[id] == 0 {
+	lead := r.lead(id)
+	if o, ok := r.ledger.Owner(id); !ok || o.Wanted() || r.stays(id) || lead == "" {
 		return false
 	}
-	return joins(other) || r.joined[other] > 0 && r.joined[id] > r.joined[other] && r.with[id] != "" && r.with[id] == r.with[other] && slices.ContainsFunc(r.needs[other], joins)
+	return lead == other || r.joined[id] > r.joined[other] && r.with[id] != "" && r.with[id] == r.with[other] && lead == r.lead(other)
+}
+
+// lead returns the owner that an owner joins; "": it joins none.
+func (r *modelRun) lead(id hold.ID) hold.ID {
+	return hold.Owner{Needs: r.needs[id], Joined: r.joined[id]}.Lead()
 }
 
 // place is where a thing stands in its owner's order. Things that a change has brought come

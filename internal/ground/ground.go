@@ -348,7 +348,7 @@ func (g *Ground) PoolOf(a netip.Addr) string { return g.Pools.PoolOf(a) }
 
 // Under returns the names that the agent's own owners have and on which an attachment
 // relies: the name of the table by which the attachment is cut off, and the names of its addresses'
-// CIDRs.
+// CIDRs. Needs has the owners of the latter.
 func (g *Ground) Under(o hold.Owner) []hold.Name {
 	names := []hold.Name{TableName}
 	for _, p := range g.Pools.Stats(g.Clock.Now()) {

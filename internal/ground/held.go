@@ -47,6 +47,26 @@ func (g *Ground) heldCIDRs() []heldCIDR {
 	return h.all
 }
 
+// Needs returns the owners of the pools' CIDRs that have the addresses among names. An attachment needs these (hold.Owner.Needs): so the
+// lease of a block, and a pool's route, stay until the last attachment is gone (hold.Kind.Waits), whatever the pools say of its address.
+func (g *Ground) Needs(names []hold.Name) (owners []hold.ID) {
+	for _, n := range names {
+		if n.Space != ipam.Space { // such as a port of the node
+			continue
+		}
+		a, err := ipam.ParseName(n)
+		if err != nil {
+			continue
+		}
+		for _, h := range g.heldCIDRs() {
+			if h.cidr.Contains(a) && !slices.Contains(owners, h.owner) {
+				owners = append(owners, h.owner)
+			}
+		}
+	}
+	return owners
+}
+
 // put notes what an owner has now. Most owners have no CIDR of a pool.
 func (h *held) put(o hold.Owner) {
 	cidrs := cidrsOf(o)

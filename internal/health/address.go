@@ -63,6 +63,7 @@ func (h *Health) address(ctx context.Context) (id hold.ID, c ipam.Claim, err err
 	for _, a := range c.Addrs() {
 		o.Names = append(o.Names, ipam.Name(a))
 	}
+	o.Needs = h.Needs(o.Names)
 	err = h.Engine.Take(ctx, o)
 	if refused := (*engine.RefusedError)(nil); errors.As(err, &refused) {
 		h.Unclaim(c)

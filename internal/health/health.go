@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/mode"
 	"github.com/berth-net/berth/internal/peers"
@@ -36,6 +37,8 @@ type Options struct {
 	// Claim takes addresses of a pool: the wanted ones, if there are any. Unclaim gives them back.
 	Claim   func(ctx context.Context, pool string, wanted []netip.Addr) (ipam.Claim, error)
 	Unclaim func(ipam.Claim)
+	// Needs returns the owners of the pools' CIDRs that addresses are of (ground.Needs).
+	Needs func([]hold.Name) []hold.ID
 	// Adopt claims those among addresses that nobody has and that do not rest, also while the pools give out none because
 	// the ledger was lost.
 	Adopt func([]netip.Addr) []netip.Addr

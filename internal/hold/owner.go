@@ -22,15 +22,15 @@ func (n Name) String() string { return n.Space + ":" + n.Name }
 // Owner is one incarnation of something that has names and holds: an
 // attachment, an agent's pool, later a sandbox or a container.
 //
-// An owner may join the owners that it needs, instead of standing on them, as a pod's other networks join its
-// first one. It goes with them and ahead of them, as an owner that stands on them does. But they do not
-// wait for what it owes: each of its Use holds is tried once, or for a tenth of its limit, before they give back theirs, and their names are
-// free when their own holds are gone. Only their records stay until it is gone. Of the owners that join
-// the same owner, the one with the greatest Joined goes first.
+// An owner may join the first owner that it needs, its lead, instead of standing on it, as a pod's other networks join its
+// first one. It goes with its lead and ahead of it, as an owner that stands on another one does. But the lead does not
+// wait for what it owes: each of its Use holds is tried once, or for a tenth of its limit, before the lead gives back its own, and the lead's
+// names are free when its own holds are gone. Only the lead's record stays until it is gone. Of the owners that join
+// the same lead, the one with the greatest Joined goes first.
 type Owner struct {
 	ID        ID              `json:"id"`
 	Needs     []ID            `json:"needs,omitempty"`  // other owners, whose holds are released after this one's
-	Joined    int             `json:"joined,omitempty"` // not 0: the owner joins those that it needs (above)
+	Joined    int             `json:"joined,omitempty"` // not 0: the owner joins the first one that it needs (Lead)
 	Meta      json.RawMessage `json:"meta,omitempty"`   // opaque to engine and ledger
 	Names     []Name          `json:"names,omitempty"`
 	Ordered   bool            `json:"ordered,omitempty"`  // its Use holds are released one after the other, in reverse of acquisition
@@ -51,6 +51,14 @@ type Extent struct {
 	Needs int `json:"needs"`
 	Names int `json:"names"`
 	Holds int `json:"holds"`
+}
+
+// Lead returns the owner that this one joins; "": it joins none.
+func (o Owner) Lead() ID {
+	if o.Joined == 0 || len(o.Needs) == 0 {
+		return ""
+	}
+	return o.Needs[0]
 }
 
 // Settled returns the owner's holds without those that a change under way is about to give

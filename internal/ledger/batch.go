@@ -18,7 +18,8 @@ type batch struct {
 
 	owners  layer[hold.ID, *entry]
 	names   layer[hold.Name, hold.ID]
-	needers layer[hold.ID, []hold.ID]
+	edges   layer[edge, struct{}]
+	needers layer[hold.ID, int] // how many
 	rests   layer[hold.Name, rested]
 	tombs   layer[string, tomb]
 	epoch   Epoch
@@ -42,7 +43,8 @@ func (l *Ledger) newBatch() *batch {
 		spans:   spansOf(l.opts),
 		owners:  newLayer(table[hold.ID, *entry](s.owners)),
 		names:   newLayer(table[hold.Name, hold.ID](s.names)),
-		needers: newLayer(table[hold.ID, []hold.ID](s.needers)),
+		edges:   newLayer(s.edges),
+		needers: newLayer(counts{s.edges}),
 		rests:   newLayer(restsByName{s.rests}),
 		tombs:   newLayer(s.tombs),
 		epoch:   s.epoch,
@@ -67,7 +69,7 @@ func (b *batch) headBytes() int {
 
 // stage runs the steps of one commit, all or none.
 func (b *batch) stage(steps []step) error {
-	owners, names, needers := b.owners.mark(), b.names.mark(), b.needers.mark()
+	owners, names, edges, needers := b.owners.mark(), b.names.mark(), b.edges.mark(), b.needers.mark()
 	rests, tombs := b.rests.mark(), b.tombs.mark()
 	epoch, first, quarantine, edits := b.epoch, b.first, b.quarantine, len(b.edits)
 	bytes, exits := b.bytes, b.exits
@@ -79,6 +81,7 @@ func (b *batch) stage(steps []step) error {
 	if err != nil {
 		b.owners.back(owners)
 		b.names.back(names)
+		b.edges.back(edges)
 		b.needers.back(needers)
 		b.rests.back(rests)
 		b.tombs.back(tombs)
@@ -223,7 +226,7 @@ func (b *batch) merge() {
 	}
 	b.owners.merge()
 	b.names.merge()
-	b.needers.merge()
+	b.edges.merge()
 	b.rests.merge()
 	b.tombs.merge()
 	b.ledger.state.epoch, b.ledger.state.first, b.ledger.state.quarantine = b.epoch, b.first, b.quarantine

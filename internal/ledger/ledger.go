@@ -36,25 +36,25 @@ type Ledger struct {
 
 // state is the ledger in memory.
 type state struct {
-	owners  map[hold.ID]*entry
-	names   map[hold.Name]hold.ID
-	needers map[hold.ID][]hold.ID // for each owner that others need: those others
-	rests   *packed[rested]       // by keyOf
-	tombs   *packed[tomb]
-	epoch   Epoch
-	first   *First // nil: not known
-	seq     uint64 // number of the last transaction
+	owners map[hold.ID]*entry
+	names  map[hold.Name]hold.ID
+	edges  edges
+	rests  *packed[rested] // by keyOf
+	tombs  *packed[tomb]
+	epoch  Epoch
+	first  *First // nil: not known
+	seq    uint64 // number of the last transaction
 
 	quarantine kept
 }
 
 func newState() state {
 	return state{
-		owners:  map[hold.ID]*entry{},
-		names:   map[hold.Name]hold.ID{},
-		needers: map[hold.ID][]hold.ID{},
-		rests:   newPacked(restForm),
-		tombs:   newPacked(tombForm),
+		owners: map[hold.ID]*entry{},
+		names:  map[hold.Name]hold.ID{},
+		edges:  edges{},
+		rests:  newPacked(restForm),
+		tombs:  newPacked(tombForm),
 	}
 }
 
@@ -175,7 +175,7 @@ func (l *Ledger) Owners() []hold.Owner {
 func (l *Ledger) Needers(id hold.ID) []hold.ID {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return slices.Clone(l.state.needers[id])
+	return slices.AppendSeq(make([]hold.ID, 0, len(l.state.edges[id])), maps.Keys(l.state.edges[id]))
 }
 
 // Holder returns the owner that has a name.

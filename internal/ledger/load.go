@@ -136,10 +136,10 @@ func loadOwners(records map[string][]byte, kinds hold.Kinds, s *state) error {
 			s.names[n] = o.ID
 		}
 		for _, id := range o.Needs {
-			s.needers[id] = append(s.needers[id], o.ID)
+			s.edges.put(edge{id, o.ID}, struct{}{})
 		}
 	}
-	for id := range s.needers {
+	for id := range s.edges {
 		if s.owners[id] == nil {
 			return damaged("owner %s, which others need, has no record", id)
 		}

@@ -151,8 +151,8 @@ func (b *batch) forget(id hold.ID, at time.Time, unused bool) error {
 	if !ok {
 		return nil
 	}
-	if needers, ok := b.needers.get(id); ok {
-		return fmt.Errorf("%w: %d", ErrNeeded, len(needers))
+	if n, _ := b.needers.get(id); n > 0 {
+		return fmt.Errorf("%w: %d", ErrNeeded, n)
 	}
 	for _, n := range before.owner.Names {
 		if unused {
@@ -232,7 +232,7 @@ func (b *batch) begins(set func(*batch)) error {
 	return nil
 }
 
-// need updates the lists of needers after an update has changed an owner's Needs. It returns
+// need updates the edges after an update has changed an owner's Needs. It returns
 // an error if the owner may not need one of the new ones.
 func (b *batch) need(before, after hold.Owner) error {
 	if slices.Equal(before.Needs, after.Needs) {
@@ -251,25 +251,4 @@ func (b *batch) need(before, after hold.Owner) error {
 	b.leave(slices.DeleteFunc(slices.Clone(before.Needs), is(after.Needs)), after.ID)
 	b.join(added, after.ID)
 	return nil
-}
-
-// join adds an owner, who, to the lists of needers of the owners that it needs; leave removes who.
-// join and leave do not change lists in place, because the ledger's state, which readers see and a
-// refused commit goes back to, may share them.
-func (b *batch) join(needed []hold.ID, who hold.ID) {
-	for _, id := range needed {
-		needers, _ := b.needers.get(id)
-		b.needers.put(id, append(slices.Clip(needers), who))
-	}
-}
-
-func (b *batch) leave(needed []hold.ID, who hold.ID) {
-	for _, id := range needed {
-		needers, _ := b.needers.get(id)
-		if len(needers) == 1 {
-			b.needers.drop(id)
-			continue
-		}
-		b.needers.put(id, slices.DeleteFunc(slices.Clone(needers), func(n hold.ID) bool { return n == who }))
-	}
 }

@@ -99,6 +99,7 @@ func (v *Verbs) planOnce(ctx context.Context, add *addition) (hold.Owner, func()
 	if add.record.Further() {
 		o.Needs, o.Joined = []hold.ID{add.record.First}, add.joined
 	}
+	o.Needs = append(o.Needs, v.ground.Needs(o.Names)...)
 	switch {
 	case err == nil && pool != "":
 		v.ground.Served(pool, add.who())

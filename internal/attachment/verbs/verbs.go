@@ -29,6 +29,7 @@ type Ground interface {
 	Deadline() time.Time
 	Await(ctx context.Context, pool, who string, deadline time.Time, again bool) bool
 	Served(pool, who string)
+	Needs(names []hold.Name) []hold.ID
 	Under(hold.Owner) []hold.Name
 }
 

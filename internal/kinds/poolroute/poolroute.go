@@ -67,6 +67,7 @@ func New(o Options) *Routes { return &Routes{o} }
 func (r *Routes) Kind() hold.Kind {
 	return hold.Kind{
 		Stage:   hold.Use,
+		Waits:   true, // the pods that have addresses of the CIDR
 		New:     func() hold.Spec { return new(Spec) },
 		Acquire: r.acquire,
 		Verify:  r.verify,

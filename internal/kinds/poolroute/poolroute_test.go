@@ -48,9 +48,12 @@ func TestKind(t *testing.T) {
 				Spec: func(testing.TB, hold.ID) hold.Spec {
 					return &poolroute.Spec{CIDR: netip.MustParsePrefix(fmt.Sprintf(family.format, n.Add(1))), Metric: metric}
 				},
-				Example:     &poolroute.Spec{CIDR: netip.MustParsePrefix("10.88.0.0/16"), Metric: 1<<20 | 77, Local: true},
-				Snapshot:    func() string { return nettest.Snapshot(t, nil).String() },
-				Foreign:     blackhole,
+				Example:  &poolroute.Spec{CIDR: netip.MustParsePrefix("10.88.0.0/16"), Metric: 1<<20 | 77, Local: true},
+				Snapshot: func() string { return nettest.Snapshot(t, nil).String() },
+				Foreign:  blackhole,
+				Lose: func(t testing.TB, h hold.Hold) {
+					nettest.Run(t, nil, "ip route del unreachable "+h.Spec.(*poolroute.Spec).CIDR.String())
+				},
 				Undisguised: "a route is its destination and its metric: one that differs is another route",
 			})
 		})
