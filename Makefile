@@ -61,11 +61,11 @@ test-e2e: deps cluster ## Kubernetes' own conformance tests of networks, in such
 figures: deps peers cluster ## the network's share of pods' starts and ends in such a cluster, beside bridge
 	$(GO) test $(GOTESTFLAGS) -tags figures -run 'TestFigures$$' -count 1 -v -timeout 30m ./test/cluster
 
-# The second part finds what the first one has downloaded and compiled.
+# The second part finds what the first one has downloaded and compiled, and lets models and loops run for longer.
 fresh: ## what CI runs: the README's commands on a minimal Debian as a plain user, then all checks as root
 	@set -ex; cache=$$(mktemp -d /var/tmp/berth-cache.XXXXXX); \
 		trap 'chmod -R u+w $$cache; rm -rf $$cache' EXIT; trap 'exit 1' INT TERM HUP; \
-		CACHE=$$cache test/fresh tester make demo test; \
+		CACHE=$$cache test/fresh tester make demo test GOTESTFLAGS=-short; \
 		CACHE=$$cache test/fresh root .ci/checks
 
 plain: ## every test as a plain user who has the programs of deps, on a minimal Debian: too long for CI

@@ -49,6 +49,9 @@ const wholeWaves = 1500
 // few waves that are needed for it to fail.
 func TestWhole(t *testing.T) {
 	seed := cmp.Or(*seedFlag, uint64(time.Now().UnixNano()))
+	if testing.Short() {
+		*wholeFlag = min(*wholeFlag, 10_000)
+	}
 	t.Logf("replay with -run TestWhole -seed %d -whole %d", seed, *wholeFlag)
 	defer debug.SetGCPercent(debug.SetGCPercent(800)) // without this, a third of the time goes into garbage collection
 	began := time.Now()

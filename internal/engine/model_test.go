@@ -40,6 +40,9 @@ func TestModel(t *testing.T) {
 	seed := cmp.Or(*seedFlag, uint64(time.Now().UnixNano()))
 	t.Logf("replay with -seed %d", seed)
 	shapes := []shape{{1, 1, false}, {1, 32, true}, {2, 3, false}, {8, 2, true}, {32, 1, false}}
+	if testing.Short() {
+		*opsFlag = min(*opsFlag, 4000)
+	}
 	var first []string
 	for i, sh := range shapes {
 		var r *modelRun
