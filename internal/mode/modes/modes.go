@@ -10,6 +10,7 @@ import (
 	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/mode"
 	"github.com/berth-net/berth/internal/mode/delegated"
+	"github.com/berth-net/berth/internal/mode/macvlan"
 	"github.com/berth-net/berth/internal/mode/routed"
 	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/traffic"
@@ -19,7 +20,13 @@ import (
 // what no ledger knows; it takes attachments of other modes for its own.
 func List(d *daemon.Daemon, n *node.Node, g *ground.Ground, t *traffic.Traffic) (finder mode.Finder, all mode.Modes) {
 	r := routed.New(options(d, n, g, t))
-	return r, mode.Modes{r, delegated.New(delegated.Options{Run: n.Delegates.Run, Check: n.Delegates.Check})}
+	all = mode.Modes{r, delegated.New(delegated.Options{Run: n.Delegates.Run, Check: n.Delegates.Check})}
+	if n.Macvlans != nil {
+		all = append(all, macvlan.New(macvlan.Options{
+			Instance: n.Instance, Verify: n.Macvlans.VerifyPod, Link: n.Conn.Link, Pools: g, Claim: t.Claim, Unclaim: t.Unclaim,
+		}))
+	}
+	return r, all
 }
 
 // Kept returns a function that makes the mode of an attachment whose addresses another owner in the ledger has: they
