@@ -202,6 +202,9 @@ func TestSegmentBesideTheNode(t *testing.T) {
 	c, err := s.conf()
 	must(t, err)
 	must(t, s.ground.RefuseOverlaps(c))
+	if pools := fmt.Sprint(s.ground.Ruleset().Pools); pools != "[10.88.0.0/24]" {
+		t.Errorf("the table's pools are %s", pools)
+	}
 	s.onNode("ip addr add 192.0.2.70/24 dev uplink")
 	if err := s.ground.RefuseOverlaps(c); err == nil || !strings.Contains(err.Error(), "192.0.2.70/24 of uplink") {
 		t.Errorf("with an address of the node in the pool: %v", err)
@@ -231,4 +234,41 @@ func TestSegmentTurns(t *testing.T) {
 	s.configure(segmentFile)
 	s.restart()
 	s.add(lanRequest("b", nettest.Pod(t)))
+}
+
+// A ledger that is made anew has the pods' macvlans, so that no other pod gets their addresses, and a DEL takes them away. A pod that calls its
+// macvlan another pod's, or gives it another pod's address, takes nothing of that pod.
+func TestMacvlanRebuilt(t *testing.T) {
+	nettest.Program(t, "ip") // a skip has to come here: no agent could clean up once its ledger is lost
+	s := startSegmented(t, segmentFile)
+	a, b, routed := nettest.Pod(t), nettest.Pod(t), nettest.Pod(t)
+	res := s.add(lanRequest("a", a))
+	s.add(lanRequest("b", b))
+	was := s.add(request("routed", routed))
+	nettest.Run(t, b, "ip addr add 192.0.2.65/24 dev eth0") // the address of a
+	s.lose(false)
+	built, err := s.rebuild()
+	must(t, err)
+	if len(built.Pods) != 3 {
+		t.Fatalf("found are %+v", built.Pods)
+	}
+	must(t, s.open())
+	must(t, s.Restore(t.Context()))
+	s.wantClean()
+	if now := s.add(lanRequest("a", a)); fmt.Sprint(addresses(now)[0]) != "2001:db8::41" || now.Interfaces[0].Mac != res.Interfaces[0].Mac {
+		t.Errorf("a has %+v, and had %+v", now, res)
+	}
+	if now := s.add(request("routed", routed)); told(now) != told(was) {
+		t.Errorf("the routed pod has %s, and had %s", told(now), told(was))
+	}
+	_, err = s.tryAdd(lanRequest("c", nettest.Pod(t), `"runtimeConfig":{"ips":["2001:db8::41"]}`))
+	wantError(t, err, 101, "2001:db8::41")
+	for _, c := range []string{"a", "b"} {
+		s.del(c, true)
+	}
+	for _, pod := range []*ns.Netns{a, b} {
+		if there, err := pod.HasLink("eth0"); err != nil || there {
+			t.Errorf("a macvlan is left: %t, %v", there, err)
+		}
+	}
 }

@@ -213,6 +213,7 @@ type Links interface {
 type Macvlans interface {
 	Kind() hold.Kind
 	VerifyPod(context.Context, hold.Hold) error
+	Survey(each func(self ns.Ref, f func(*ns.Netns))) []macvlan.Seen
 }
 
 // Maps are the maps of host ports in a table.

@@ -1,7 +1,7 @@
 // Package macvlan is the mode that gives a pod a macvlan of a link of the node, and addresses of a pool that has a segment: the pod is a host of
 // the network that the link leads to.
 //
-// macvlan.go answers the verbs. plan.go has pure functions of an attachment's plan.
+// macvlan.go answers the verbs. plan.go has pure functions of an attachment's plan. survey.go finds attachments that no ledger knows.
 package macvlan
 
 import (
@@ -24,6 +24,10 @@ type Options struct {
 	Instance string
 	// Verify compares all of a macvlan with its plan (kinds/macvlan.Macvlans.VerifyPod).
 	Verify func(context.Context, hold.Hold) error
+	// Seen looks for the instance's macvlans in the pods (kinds/macvlan.Macvlans.Survey).
+	Seen func() []kind.Seen
+	// Boottime is CLOCK_BOOTTIME in nanoseconds.
+	Boottime func() int64
 	// Link reads a link of the node.
 	Link  func(name string) (rtnl.Link, error)
 	Pools Pools
@@ -38,6 +42,8 @@ type Pools interface {
 	mode.Segments
 	// CIDRs returns the prefixes from which a pool gives addresses.
 	CIDRs(pool string) []netip.Prefix
+	// PoolOf returns the name of the pool that has an address; "" if none has it.
+	PoolOf(netip.Addr) string
 }
 
 // Macvlan is the mode.

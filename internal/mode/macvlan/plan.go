@@ -47,15 +47,29 @@ func plan(id hold.ID, instance string, r attachment.Record, c *netconf.Conf, add
 	default:
 		s.MAC = mode.SegmentMAC(addrs)
 	}
+	s.Routes = defaults(on, addrs)
+	return owner(id, r, s, addrs), nil
+}
+
+// defaults returns a pod's default routes by the gateways of a segment.
+func defaults(on *ipam.Segment, addrs []netip.Addr) (all []kind.Route) {
 	for _, g := range mode.Gateways(on, addrs) {
-		s.Routes = append(s.Routes, kind.Route{Dst: mode.Everything(g), Gateway: g})
+		all = append(all, kind.Route{Dst: mode.Everything(g), Gateway: g})
 	}
+	return all
+}
+
+// owner returns an attachment's owner. When it ends, the agent makes the kernel forget the connections of its addresses.
+func owner(id hold.ID, r attachment.Record, s *kind.Spec, addrs []netip.Addr) hold.Owner {
 	o := hold.Owner{ID: id, Meta: r.Encode()}
 	for _, a := range addrs {
 		o.Names = append(o.Names, ipam.Name(a))
 	}
-	o.Holds = []hold.Hold{{Owner: id, Spec: &flows.Spec{Addresses: addrs}}, {Owner: id, Spec: s}}
-	return o, nil
+	if len(addrs) > 0 {
+		o.Holds = append(o.Holds, hold.Hold{Owner: id, Spec: &flows.Spec{Addresses: addrs}})
+	}
+	o.Holds = append(o.Holds, hold.Hold{Owner: id, Spec: s})
+	return o
 }
 
 // In returns an attachment's owner whose macvlan is in another network namespace, or in the same one by another path. o stays as it is. The
