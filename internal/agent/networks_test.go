@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,8 +29,9 @@ type networked struct {
 	stop func()
 }
 
-// startNetworked starts a rig in a cluster that has the definitions a and b, which are Berth's own networks, and broken.
-func startNetworked(t *testing.T) *networked {
+// startNetworked starts a rig in a cluster that has the definitions a and b, which are Berth's own networks, and broken. keys are further
+// lines of the agent's configuration.
+func startNetworked(t *testing.T, keys ...string) *networked {
 	t.Helper()
 	n := &networked{rig: newRig(t), api: kubetest.Serve(t)}
 	n.untracked()
@@ -44,7 +46,7 @@ func startNetworked(t *testing.T) *networked {
 	}
 	n.rig.pools = nil
 	must(t, os.MkdirAll(filepath.Dir(n.root.Config()), 0o755))
-	must(t, os.WriteFile(n.root.Config(), fmt.Appendf(nil, "cooldown: 1ms\nkubernetes: {node: me, kubeconfig: %q, routing: native, health: {enabled: false}, networks: true}\n", n.api.Kubeconfig(t)), 0o644))
+	must(t, os.WriteFile(n.root.Config(), fmt.Appendf(nil, "cooldown: 1ms\nkubernetes: {node: me, kubeconfig: %q, routing: native, health: {enabled: false}, networks: true}\n%s", n.api.Kubeconfig(t), strings.Join(keys, "")), 0o644))
 	n.begin()
 	n.stop = sync.OnceFunc(n.plugs())
 	t.Cleanup(func() { n.stop() })
@@ -141,6 +143,39 @@ func TestAsksForNetworks(t *testing.T) {
 	if left := n.index.All(); len(left) > 0 {
 		t.Errorf("the ledger has %v", left)
 	}
+}
+
+// A further network of mode macvlan: the pod has an address of the segment beside its first one, its default route stays the first network's, and
+// the status says so. It goes with the pod's first network, and alone.
+func TestAsksForMacvlan(t *testing.T) {
+	s := newSegment(t)
+	n := startNetworked(t, "pools: [{name: lan, cidrs: [192.0.2.64/28], segment: {subnets: [192.0.2.0/24], gateways: [192.0.2.254]}}]\n")
+	n.define("lan", `{"cniVersion":"1.0.0","type":"berth-cni","mode":"macvlan","master":"uplink","pool":"lan","capabilities":{"ips":true}}`)
+	n.define("wrong", `{"cniVersion":"1.0.0","type":"berth-cni","mode":"macvlan","master":"uplink"}`)
+	at := nettest.Pod(t)
+	n.pod("web", "u1", `[{"name":"lan","ips":["192.0.2.70"]}]`)
+	n.add(podRequest("web", "u1", "c1", at))
+	n.has(at, "eth0", "net1")
+	n.says("web", "net=eth0/1", "default/lan=net1/1")
+	nettest.Ping(t, s, netip.MustParseAddr("192.0.2.70"))
+	var all []nadv1.NetworkStatus
+	must(t, json.Unmarshal([]byte(n.status("web")), &all))
+	if mac := all[1].Mac; mac == "" || all[1].IPs[0] != "192.0.2.70" || !slices.Equal(all[1].Gateway, []string{"192.0.2.254"}) {
+		t.Errorf("the status says %+v", all[1])
+	}
+	if routes := nettest.Snapshot(t, at).Only("route").String(); !strings.Contains(routes, "default dev eth0 via 169.254.1.1 table 254 proto 98 metric 0") {
+		t.Errorf("the pod has\n%s", routes)
+	}
+	n.wantClean()
+	n.pod("web", "u1", "")
+	n.has(at, "eth0")
+	n.pod("web", "u1", "lan")
+	n.has(at, "eth0", "net1")
+	n.del("c1", true)
+	n.has(at)
+	n.pod("other", "u2", "wrong")
+	_, err := n.tryAdd(podRequest("other", "u2", "c2", nettest.Pod(t)))
+	wantError(t, err, 7, "network default/wrong as net1: pool node has no segment")
 }
 
 // What the API server cannot say, or says wrongly, keeps a pod from coming, with a reason, and leaves nothing.

@@ -205,6 +205,12 @@ func TestLoadRefuses(t *testing.T) {
 		{onePool + "---\n{", "has more than one YAML document"},
 		{strings.Repeat("#", maxFile+1), "larger than 1048576 bytes"},
 
+		{"pools: [{name: a, cidrs: [10.0.0.0/24], segment: 10.0.0.0/16}]", "want keys and values, such as {subnets: [192.168.1.0/24], gateways: [192.168.1.1]}"},
+		{"pools: [{name: a, cidrs: [10.0.0.0/24], segment: {subnet: 10.0.0.0/16}}]", `unknown key "subnet": perhaps "subnets" is meant`},
+		{"pools: [{name: a, cidrs: [10.0.0.0/24], segment: {}}]", "pool a: segment has no subnet"},
+		{"pools: [{name: a, cidrs: [10.0.0.0/24], segment: {subnets: [10.0.0.0]}}]", "pool a: segment.subnets: 10.0.0.0 has no prefix length"},
+		{"pools:\n- name: a\n  cidrs: [10.0.0.0/24]\n  segment:\n    subnets: [10.0.0.0/16]\n    gateways: [10.0.0.1/16]\n", `line 6: pool a: segment.gateways: "10.0.0.1/16" is no address`},
+		{"pools: [{name: a, cidrs: [10.0.0.0/24], segment: {subnets: [10.0.0.0/16], gateways: [10.0.0.7]}}]", "pool a: 10.0.0.0/24 has the address of the gateway 10.0.0.7"},
 		{"pools: []", "no pool: name a pool under pools in"},
 		{"pools: [{cidrs: [10.0.0.0/24]}]", `pool name "": want 1 to 63 of a-z`},
 		{"pools: [{name: Blue, cidrs: [10.0.0.0/24]}]", `pool name "Blue": want 1 to 63 of a-z`},

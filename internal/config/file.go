@@ -72,6 +72,7 @@ type filePool struct {
 	Name     said[string]
 	CIDRs    said[[]said[string]]
 	Cooldown said[string]
+	Segment  said[fileSegment]
 }
 
 type fileHistory struct {
@@ -124,6 +125,7 @@ func takePool(s *said[filePool]) take {
 			"name":     scalar(&p.Name),
 			"cidrs":    list(&p.CIDRs, exampleCIDRs, scalar),
 			"cooldown": scalar(&p.Cooldown),
+			"segment":  takeSegment(&p.Segment),
 		})
 		*s = said[filePool]{p, n.Line}
 	}
@@ -278,6 +280,11 @@ func (p filePool) pool(cooldown time.Duration) (ipam.PoolConfig, error) {
 		out.CIDRs = append(out.CIDRs, cidr)
 	}
 	var err error
+	if s := p.Segment; s.value != nil {
+		if out.Segment, err = s.value.segment(out.Name); err != nil {
+			return out, err
+		}
+	}
 	out.Cooldown, err = cooldownBounds.parse(fmt.Sprintf("pool %.80s: cooldown", out.Name), p.Cooldown, cooldown)
 	return out, err
 }

@@ -15,6 +15,7 @@ func FuzzConfig(f *testing.F) {
 	f.Add([]byte(onePool))
 	f.Add([]byte("pools: &a [{name: a, cidrs: [::/0, 1.2.3.4/0]}]\ncooldown: 1h\nmetrics: '[::1%lo]:1'"))
 	f.Add([]byte("<<: {mtu: 3}\npools: !!binary aGk="))
+	f.Add([]byte("pools: [{name: lan, cidrs: [192.168.1.192/26, 'fd00:1::40/124'], segment: {subnets: [192.168.1.0/24, 'fd00:1::/64'], gateways: [192.168.1.1]}}]"))
 	f.Add([]byte("--- {}\n---\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		c, cooldown, err := parse(text)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
 )
@@ -150,5 +152,21 @@ func TestBlind(t *testing.T) {
 		if want := map[string]Verdict{"runtime": Warn}[name]; f.Verdict != cmp.Or(want, Unknown) || !strings.HasSuffix(f.Fix, "then: berth install --root "+string(n.Root)) {
 			t.Errorf("%s: %+v", name, f)
 		}
+	}
+}
+
+// The node is on the segment of a pool that is in force: that is no overlap, and no check expects the node to route to the pool.
+func TestSegmentIsNoOverlap(t *testing.T) {
+	n := sound(t)
+	nettest.Run(t, nil, "ip addr add 192.0.2.3/24 dev up0")
+	write(t, n.Root.Config(), "pools: [{name: default, cidrs: [10.88.0.0/16]}, {name: lan, cidrs: [192.0.2.64/26], segment: {subnets: [192.0.2.0/24]}}]\n")
+	a := n.agent()
+	a.status.Pools = append(a.status.Pools, api.Pool{Name: "lan", CIDRs: []api.PoolCIDR{{CIDR: "192.0.2.64/26"}}})
+	n.agent = func() agent { return a }
+	if f := lookPools(t.Context(), n); f.Verdict != OK {
+		t.Errorf("%+v", f)
+	}
+	if pools := fmt.Sprint(n.pools()); strings.Contains(pools, "192.0.2") {
+		t.Errorf("the pools are %s", pools)
 	}
 }

@@ -75,9 +75,18 @@ func (n *Node) read() config.Reading {
 	return config.Reading{Config: c, Err: err}
 }
 
-// agentPools returns the running agent's pools as --pool has them.
+// agentPools returns the running agent's pools as --pool has them, but for those to which the file gives a segment, which no flag can.
 func (n *Node) agentPools() (flags []string) {
+	segment := map[string]bool{}
+	if file, err := config.Load(n.Root, config.Flags{Remove: true}); err == nil { // otherwise read has the error, too
+		for _, p := range file.Pools {
+			segment[p.Name] = p.Segment != nil
+		}
+	}
 	for _, p := range n.agent().status.Pools {
+		if segment[p.Name] {
+			continue
+		}
 		var cidrs []string
 		for _, c := range p.CIDRs {
 			if !c.Draining {
@@ -91,11 +100,13 @@ func (n *Node) agentPools() (flags []string) {
 	return flags
 }
 
-// pools returns the CIDRs of the pools; none if the configuration cannot be read.
+// pools returns the CIDRs of the pools that have no segment; none if the configuration cannot be read.
 func (n *Node) pools() (all []netip.Prefix) {
 	if c := n.config().Config; c != nil {
 		for _, p := range c.Pools {
-			all = append(all, p.CIDRs...)
+			if p.Segment == nil {
+				all = append(all, p.CIDRs...)
+			}
 		}
 	}
 	return all

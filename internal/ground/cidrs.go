@@ -29,7 +29,7 @@ func (g *Ground) holdCIDRs(ctx context.Context) map[string]error {
 		for _, cidr := range pool.CIDRs {
 			all.Go(func() {
 				spec := &poolroute.Spec{CIDR: cidr, Metric: g.node.Metric}
-				rec := nodeRecord{Sort: poolSort, Pool: pool.Name, Cooldown: pool.Cooldown.String()}
+				rec := nodeRecord{Sort: poolSort, Pool: pool.Name, Cooldown: pool.Cooldown.String(), Segment: pool.Segment != nil}
 				rec.Lease, rec.Default = leaseOf(g.Given(), pool.Name)
 				if first, lost := g.Pools.First(cidr); lost {
 					rec.First = first.String()
@@ -37,7 +37,11 @@ func (g *Ground) holdCIDRs(ctx context.Context) map[string]error {
 				if g.Pools.Behind(cidr) {
 					rec.Behind = g.lossText()
 				}
-				if err := g.holdOne(ctx, rec, CIDRName(cidr), spec); err != nil {
+				err := g.turned(pool, cidr)
+				if err == nil {
+					err = g.holdOne(ctx, rec, CIDRName(cidr), spec)
+				}
+				if err != nil {
 					mu.Lock()
 					defer mu.Unlock()
 					failed[pool.Name] = errors.Join(failed[pool.Name], err)
@@ -57,7 +61,7 @@ func (g *Ground) holdStands(ctx context.Context) {
 	defer all.Wait()
 	for _, stand := range []netip.Addr{nft.Stand4, nft.Stand6} {
 		of := func(p netip.Prefix) bool { return p.Addr().Is4() == stand.Is4() }
-		if !slices.ContainsFunc(prefixes(g.config.Load().Pools), of) {
+		if !slices.ContainsFunc(routedPrefixes(g.config.Load().Pools), of) {
 			continue
 		}
 		spec := &poolroute.Spec{CIDR: netip.PrefixFrom(stand, stand.BitLen()), Metric: g.node.Metric, Local: true}
@@ -69,11 +73,24 @@ func (g *Ground) holdStands(ctx context.Context) {
 	}
 }
 
-// Prefixes returns the CIDRs of all pools, and the CIDRs that drain.
-func (g *Ground) Prefixes() []netip.Prefix {
-	all := prefixes(g.config.Load().Pools)
+// turned refuses a CIDR of a pool that has got a segment, or has lost it, while the agent holds the CIDR for the pool as it was: a
+// route of the node leads to such addresses, or none does.
+func (g *Ground) turned(pool ipam.PoolConfig, cidr netip.Prefix) error {
 	for _, h := range g.heldCIDRs() {
-		if !slices.Contains(all, h.cidr) {
+		if h.cidr == cidr && h.segment != (pool.Segment != nil) {
+			with := map[bool]string{true: "with", false: "without"}
+			return fmt.Errorf("pool %s: the agent still has %s of a pool %s a segment: leave it out of the configuration until its last address has rested",
+				pool.Name, cidr, with[h.segment])
+		}
+	}
+	return nil
+}
+
+// Prefixes returns the CIDRs of all pools to which routes of the node lead, and those of them that drain.
+func (g *Ground) Prefixes() []netip.Prefix {
+	all := routedPrefixes(g.config.Load().Pools)
+	for _, h := range g.heldCIDRs() {
+		if !h.segment && !slices.Contains(all, h.cidr) {
 			all = append(all, h.cidr)
 		}
 	}
@@ -86,6 +103,11 @@ func prefixes(pools []ipam.PoolConfig) []netip.Prefix {
 		ps = append(ps, p.CIDRs...)
 	}
 	return ps
+}
+
+// routedPrefixes returns the CIDRs of the pools that have no segment.
+func routedPrefixes(pools []ipam.PoolConfig) []netip.Prefix {
+	return prefixes(slices.DeleteFunc(slices.Clone(pools), func(p ipam.PoolConfig) bool { return p.Segment != nil }))
 }
 
 // Former makes owners for the routes of CIDRs that are not in the configuration any more,

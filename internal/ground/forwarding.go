@@ -68,7 +68,7 @@ func (g *Ground) forwardingNames() (names []string) {
 		return nil
 	}
 	v4, v6 := false, false
-	for _, p := range prefixes(g.config.Load().Pools) {
+	for _, p := range routedPrefixes(g.config.Load().Pools) {
 		v4, v6 = v4 || p.Addr().Is4(), v6 || p.Addr().Is6()
 	}
 	if v4 {

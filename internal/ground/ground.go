@@ -343,6 +343,26 @@ func (g *Ground) CIDRs(pool string) []netip.Prefix {
 	return nil
 }
 
+// Segment returns the segment of a pool; nil: the pool has none.
+func (g *Ground) Segment(pool string) *ipam.Segment {
+	for _, p := range g.Config().Pools {
+		if p.Name == pool {
+			return p.Segment
+		}
+	}
+	return nil
+}
+
+// PoolsWith returns the names of the pools that have a segment, or of those that have none.
+func (g *Ground) PoolsWith(segment bool) (names []string) {
+	for _, p := range g.Config().Pools {
+		if segment == (p.Segment != nil) {
+			names = append(names, p.Name)
+		}
+	}
+	return names
+}
+
 // PoolOf returns the name of the pool that has an address, or "" if no pool has it.
 func (g *Ground) PoolOf(a netip.Addr) string { return g.Pools.PoolOf(a) }
 

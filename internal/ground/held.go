@@ -23,6 +23,7 @@ type heldCIDR struct {
 	behind   string        // nodeRecord.Behind
 	lease    string        // nodeRecord.Lease
 	standard bool          // nodeRecord.Default
+	segment  bool          // nodeRecord.Segment
 }
 
 // held has the ledger's CIDRs of pools, so that nobody walks the ledger for them: it has an owner for each pod. Follow and Restore
@@ -106,7 +107,7 @@ func cidrsOf(o hold.Owner) (all []heldCIDR) {
 	}
 	for _, name := range cidrs {
 		if p, err := netip.ParsePrefix(name); err == nil {
-			all = append(all, heldCIDR{o.ID, rec.Pool, p, cooldown, first, rec.Behind, rec.Lease, rec.Default})
+			all = append(all, heldCIDR{o.ID, rec.Pool, p, cooldown, first, rec.Behind, rec.Lease, rec.Default, rec.Segment})
 		}
 	}
 	return all

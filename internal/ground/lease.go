@@ -19,6 +19,11 @@ func (g *Ground) Unfit(leases []config.Lease) map[netip.Prefix]error {
 		taken = append(taken, l.CIDR)
 	}
 	taken = append(taken, prefixes(g.file.Load().Pools)...)
+	for _, p := range g.file.Load().Pools {
+		if p.Segment != nil {
+			taken = append(taken, p.Segment.Subnets...)
+		}
+	}
 	for _, h := range g.heldCIDRs() {
 		taken = append(taken, h.cidr)
 	}

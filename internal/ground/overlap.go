@@ -16,7 +16,7 @@ func (g *Ground) RefuseOverlaps(c *config.Config) error {
 	used := g.usedCIDRs()
 	var vacant []ipam.PoolConfig
 	for _, p := range c.Pools {
-		free := ipam.PoolConfig{Name: p.Name}
+		free := ipam.PoolConfig{Name: p.Name, Segment: p.Segment}
 		for _, cidr := range p.CIDRs {
 			if !used[cidr] {
 				free.CIDRs = append(free.CIDRs, cidr)

@@ -18,6 +18,7 @@ type nodeRecord struct {
 	First    string `json:"first,omitempty"`    // the pool's first cooldown since the ledger was lost; "": it was not lost
 	Lease    string `json:"lease,omitempty"`    // of a block of a cluster's pool: leaseGiven or leaseDrains
 	Default  bool   `json:"default,omitempty"`  // the pool is config.Given.Default
+	Segment  bool   `json:"segment,omitempty"`  // the CIDR's pool has a segment: the owner holds no route
 	Behind   string `json:"behind,omitempty"`   // when the ledger was lost (lossText), if the CIDR has been rinsed behind that (ipam.Behind)
 }
 
@@ -81,8 +82,11 @@ func (r nodeRecord) encode() json.RawMessage {
 }
 
 func nodeOwner(rec nodeRecord, name hold.Name, spec hold.Spec) hold.Owner {
-	id := hold.NewID()
-	return hold.Owner{ID: id, Meta: rec.encode(), Names: []hold.Name{name}, Holds: []hold.Hold{{Owner: id, Spec: spec}}}
+	o := hold.Owner{ID: hold.NewID(), Meta: rec.encode(), Names: []hold.Name{name}}
+	if !rec.Segment {
+		o.Holds = []hold.Hold{{Owner: o.ID, Spec: spec}}
+	}
+	return o
 }
 
 // Whose tells people whether one of the agent's own owners belongs to a pool, to the node's responder (health) or to the node. It

@@ -183,6 +183,13 @@ func (g *Ground) reload(ctx context.Context, file *config.Config, given config.G
 			}
 		}
 	}
+	for _, pool := range c.Pools {
+		for _, cidr := range pool.CIDRs {
+			if err := g.turned(pool, cidr); err != nil {
+				return err
+			}
+		}
+	}
 	if err := g.RefuseOverlaps(c); err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ type PoolConfig struct {
 	Name     string         // see ValidName
 	CIDRs    []netip.Prefix // in the order in which they are used; of one or both families
 	Cooldown time.Duration  // how long a freed address rests; 0: not at all
+	Segment  *Segment       // nil: routes of the node lead to the pool's addresses
 }
 
 // ValidName reports whether s can name a pool: 1 to 63 of a-z, 0-9 and -, the
@@ -48,7 +49,8 @@ var unfit = []struct {
 
 // Validate checks pools by themselves and against each other: names are valid and differ,
 // each pool has a CIDR, and cooldowns are not below zero. No CIDR has host bits set,
-// overlaps a range that pods cannot use, or overlaps another CIDR of any pool.
+// overlaps a range that pods cannot use, or overlaps another CIDR of any pool. The CIDRs of a pool with a segment are
+// in the segment's subnets, which no CIDR of a pool without one overlaps.
 func Validate(pools []PoolConfig) error {
 	type owned struct {
 		prefix netip.Prefix
@@ -74,6 +76,11 @@ func Validate(pools []PoolConfig) error {
 			}
 			all = append(all, owned{c, p.Name})
 		}
+		if p.Segment != nil {
+			if err := p.Segment.check(p.CIDRs); err != nil {
+				return fmt.Errorf("pool %s: %w", p.Name, err)
+			}
+		}
 	}
 	// Two prefixes either do not overlap, or one contains the other. So in this order, if
 	// any two overlap, two neighbours do.
@@ -87,7 +94,7 @@ func Validate(pools []PoolConfig) error {
 			return fmt.Errorf("pool %s: %s overlaps %s of pool %s", b.pool, b.prefix, a.prefix, a.pool)
 		}
 	}
-	return nil
+	return checkSegments(pools)
 }
 
 // CheckCIDR reports why no pool may have a CIDR: it is not valid, has bits set beyond its length,

@@ -14,6 +14,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/flows"
 	"github.com/berth-net/berth/internal/kinds/hostports"
 	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/kinds/macvlan"
 	"github.com/berth-net/berth/internal/kinds/noderoute"
 	"github.com/berth-net/berth/internal/kinds/podstatus"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
@@ -32,6 +33,7 @@ type Doors struct {
 	Tunnel     Tunnel                        // to other nodes
 	WireGuard  Tunnel                        // to other nodes, encrypted; nil: a node in memory has none
 	Links      Links
+	Macvlans   Macvlans // nil: a node in memory has none
 	Ports      Ports
 	Delegates  *delegate.Delegates // networks that other plugins make
 	Statuses   *podstatus.Statuses // what tells people of pods' networks
@@ -51,7 +53,11 @@ func (d *Doors) List(t Tracked, r flows.Routes) hold.Kinds {
 	if d.WireGuard != nil {
 		all = append(all, d.WireGuard.DeviceKind(), d.WireGuard.PeerKind())
 	}
-	return append(all, d.NodeRoutes.Kind(), flows.Kind(t, r), d.Links.Kind(), d.Ports.Kind(), d.Delegates.Kind(), d.Statuses.Kind())
+	all = append(all, d.NodeRoutes.Kind(), flows.Kind(t, r), d.Links.Kind())
+	if d.Macvlans != nil {
+		all = append(all, d.Macvlans.Kind())
+	}
+	return append(all, d.Ports.Kind(), d.Delegates.Kind(), d.Statuses.Kind())
 }
 
 // Tunnel is the tunnel to other nodes.
@@ -85,6 +91,7 @@ func Open(here *ns.Netns, conn *rtnl.Conn, m Marks, h Hooks) Doors {
 		Tunnel:     vxlan.New(vxlan.Options{Conn: conn, Instance: m.Instance}),
 		WireGuard:  wireguard.New(wire),
 		Links:      links,
+		Macvlans:   macvlan.New(macvlan.Options{Conn: conn, At: here, Instance: m.Instance, Deletions: h.Deletions, Going: h.Going}),
 		Ports:      OpenPorts(barrier, m, h),
 		Delegates:  OpenDelegates(h),
 		Statuses:   OpenStatuses(h),
@@ -159,6 +166,8 @@ type Hooks struct {
 	Status podstatus.Options
 	// OpenNetns opens the network namespace of a pod (node.Node.OpenNetns).
 	OpenNetns func(ns.Ref) (ns.Handle, error)
+	// Deletions sends the requests that delete links in pods (rtnl.Conn.DeleteBy); nil: the doors send them.
+	Deletions rtnl.Sender
 	// Unhelped is called once, with the reason, if no process of its own can make the system calls that may
 	// never end (helper.Helper).
 	Unhelped func(error)
@@ -198,6 +207,13 @@ type Links interface {
 	ListAhead()
 	Whole(context.Context) ([]rtnl.Link, error)
 	DownDying(context.Context) error
+}
+
+// Macvlans are the pods' macvlans.
+type Macvlans interface {
+	Kind() hold.Kind
+	VerifyPod(context.Context, hold.Hold) error
+	Survey(each func(self ns.Ref, f func(*ns.Netns))) []macvlan.Seen
 }
 
 // Maps are the maps of host ports in a table.

@@ -53,7 +53,7 @@ func open(here *ns.Netns) (*Node, error) {
 		},
 		Here: here, Conn: conn, Tracked: tracked,
 		Equip: func(n *Node, h Hooks) error {
-			deletes.Unhelped = h.Unhelped
+			deletes.Unhelped, h.Deletions = h.Unhelped, deletes
 			n.Doors = kinds.Open(here, conn, n.Marks, h)
 			return nil
 		},

@@ -5,6 +5,7 @@ package overlap
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -62,7 +63,11 @@ func Find(pools []ipam.PoolConfig, n Node, agents Agents) ([]Overlap, error) {
 	var found []Overlap
 	for _, p := range pools {
 		for _, cidr := range p.CIDRs {
-			some, err := overlapping(cidr, uses, n, agents)
+			of := uses
+			if p.Segment != nil {
+				of = slices.DeleteFunc(slices.Clone(uses), func(u rtnl.Use) bool { return leadsToSegment(cidr, u) })
+			}
+			some, err := overlapping(cidr, of, n, agents)
 			if err != nil {
 				return nil, err
 			}
@@ -73,6 +78,18 @@ func Find(pools []ipam.PoolConfig, n Node, agents Agents) ([]Overlap, error) {
 		}
 	}
 	return found, nil
+}
+
+// leadsToSegment reports whether a use takes no address from a pool whose CIDR is of a segment: the node may be on the segment with
+// another address, and have routes to it. What is in the CIDR itself does take some: an address of the node, a gateway, a route to a part.
+func leadsToSegment(cidr netip.Prefix, u rtnl.Use) bool {
+	switch u.Sort {
+	case rtnl.UseAddress:
+		return !cidr.Contains(u.Prefix.Addr())
+	case rtnl.UseRoute:
+		return u.Agent == "" && u.Prefix.Bits() <= cidr.Bits()
+	}
+	return false
 }
 
 // overlapping returns the overlaps of a CIDR. A network that a link has an address of comes

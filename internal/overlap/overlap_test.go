@@ -103,3 +103,33 @@ func TestFind(t *testing.T) {
 		}
 	}
 }
+
+// The node may be on a pool's segment, and have routes to it. Nobody else may have the pool's addresses.
+func TestFindOnSegment(t *testing.T) {
+	lan := ipam.PoolConfig{
+		Name: "lan", CIDRs: []netip.Prefix{netip.MustParsePrefix("192.168.1.64/26")},
+		Segment: &ipam.Segment{Subnets: []netip.Prefix{netip.MustParsePrefix("192.168.1.0/24")}},
+	}
+	agents := overlap.Agents{Self: "abcd567abc", Running: func(string) (string, bool) { return "process 7", true }}
+	use := func(sort rtnl.UseSort, p, agent string) rtnl.Use {
+		return rtnl.Use{Sort: sort, Prefix: netip.MustParsePrefix(p), Index: 1, Table: 254, Agent: agent}
+	}
+	for what, tt := range map[string]struct {
+		use     rtnl.Use
+		refused bool
+	}{
+		"the node's address":      {use(rtnl.UseAddress, "192.168.1.3/24", ""), false},
+		"the segment":             {use(rtnl.UseRoute, "192.168.1.0/24", ""), false},
+		"the pool's own prefix":   {use(rtnl.UseRoute, "192.168.1.64/26", ""), false},
+		"the gateway":             {use(rtnl.UseGateway, "192.168.1.1/32", ""), false},
+		"an address in the pool":  {use(rtnl.UseAddress, "192.168.1.70/24", ""), true},
+		"a gateway in the pool":   {use(rtnl.UseGateway, "192.168.1.70/32", ""), true},
+		"a route into the pool":   {use(rtnl.UseRoute, "192.168.1.64/28", ""), true},
+		"another agent's pool":    {use(rtnl.UseRoute, "192.168.1.0/24", "runs"), true},
+		"another agent's in part": {use(rtnl.UseRoute, "192.168.1.64/28", "runs"), true},
+	} {
+		if err := overlap.Check([]ipam.PoolConfig{lan}, node{tt.use}, agents); (err != nil) != tt.refused {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

@@ -18,8 +18,11 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// ModeRouted is the mode of a configuration that names none.
-const ModeRouted = "routed"
+// Modes that have keys of their own, and ModeRouted, which is the mode of a configuration that names none.
+const (
+	ModeRouted  = "routed"
+	ModeMacvlan = "macvlan"
+)
 
 // Bounds of an MTU, in bytes: the least that IPv4 (RFC 791) and IPv6 (RFC
 // 8200) work with, and the most a veth takes.
@@ -43,6 +46,7 @@ type Conf struct {
 	Pool       string          // "" is the agent's default
 	Mode       string          // ModeRouted if absent; the agent checks whether the mode exists
 	MTU        int             // 0 is the agent's default. At least MinMTU4; MinMTU6 is checked later, with the pool
+	Native     Native          // of ModeMacvlan
 	Wait       bool            // DEL answers when everything is gone
 	DNS        DNS             // goes into the result
 	IPs        []netip.Addr    // requested: at most one a family; no zone, not IPv4 in IPv6
@@ -104,6 +108,9 @@ func Parse(raw []byte) (*Conf, *api.Error) {
 	if e := c.checkMTU(); e != nil {
 		return nil, e
 	}
+	if e := c.checkNative(fields); e != nil {
+		return nil, e
+	}
 	return c, nil
 }
 
@@ -162,6 +169,9 @@ func (c *Conf) set(f scan.Field) (e *api.Error) {
 			return cni.FieldError(f.Key, f.Value, "masquerade is set for the whole node, in the agent's configuration")
 		}
 	default:
+		if read, native := nativeReaders[f.Key]; native {
+			return read(&c.Native, f.Key, f.Value)
+		}
 		if !known(f.Key) {
 			return cni.FieldError(f.Key, f.Value, unknownHint(f.Key))
 		}
@@ -171,7 +181,7 @@ func (c *Conf) set(f scan.Field) (e *api.Error) {
 
 // Keys returns the keys with which a configuration says what Berth should do.
 func Keys() []string {
-	return []string{"root", "pool", "mode", "mtu", "wait", "addWait", "gcMinAge", "dns"}
+	return append([]string{"root", "pool", "mode", "mtu", "wait", "addWait", "gcMinAge", "dns"}, nativeKeys...)
 }
 
 // knownKeys are all keys that a configuration may have, except keys with the prefix

@@ -2,6 +2,7 @@ package netconf
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/berth-net/berth/api"
@@ -74,7 +75,7 @@ func NoNetworks() *Networks {
 var idleKeys = []string{"cniDir", "kubeconfig", "logFile", "logLevel", "logOptions", "logToStderr"}
 
 // ownKeys are keys that say how Berth makes the first interface.
-var ownKeys = []string{"pool", "mode", "mtu", "ipam", "ipMasq", "dns"}
+var ownKeys = slices.Concat([]string{"pool", "mode", "mtu", "ipam", "ipMasq", "dns"}, nativeKeys)
 
 // setNetworks reads the keys of Networks.
 func (c *Conf) setNetworks(fields scan.Fields) *api.Error {

@@ -82,6 +82,26 @@ func FindEnds(self ns.Ref, links []WantedEnd) map[string]PodEnd {
 		wanted[l.Index] = l
 	}
 	sure, maybe := map[string]PodEnd{}, map[string][]PodEnd{}
+	EachNetns(self, func(n *ns.Netns) {
+		for _, e := range lookInto(node, n, wanted) {
+			host := wanted[e.link.Peer]
+			if e.link.MAC == host.PodMAC || host.PodMAC == "" && e.link.MAC == macOf(host.Name) {
+				sure[host.Name] = e.PodEnd
+			} else if host.PodMAC == "" && len(maybe[host.Name]) < 2 {
+				maybe[host.Name] = append(maybe[host.Name], e.PodEnd)
+			}
+		}
+	})
+	for name, ends := range maybe {
+		if _, found := sure[name]; !found && len(ends) == 1 {
+			sure[name] = ends[0]
+		}
+	}
+	return sure
+}
+
+// EachNetns calls f with every network namespace that it can find in NetnsFolders, each once, except self. f must not keep the namespace.
+func EachNetns(self ns.Ref, f func(*ns.Netns)) {
 	seen := map[[2]uint64]bool{{self.Dev, self.Ino}: true}
 	for _, folder := range NetnsFolders {
 		for _, path := range netnsIn(folder) {
@@ -89,28 +109,13 @@ func FindEnds(self ns.Ref, links []WantedEnd) map[string]PodEnd {
 			if err != nil {
 				continue
 			}
-			ref := n.Ref()
-			if seen[[2]uint64{ref.Dev, ref.Ino}] {
-				n.Close()
-				continue
+			if ref := n.Ref(); !seen[[2]uint64{ref.Dev, ref.Ino}] {
+				seen[[2]uint64{ref.Dev, ref.Ino}] = true
+				f(n)
 			}
-			seen[[2]uint64{ref.Dev, ref.Ino}] = true
-			for _, e := range lookInto(node, n, wanted) {
-				host := wanted[e.link.Peer]
-				if e.link.MAC == host.PodMAC || host.PodMAC == "" && e.link.MAC == macOf(host.Name) {
-					sure[host.Name] = e.PodEnd
-				} else if host.PodMAC == "" && len(maybe[host.Name]) < 2 {
-					maybe[host.Name] = append(maybe[host.Name], e.PodEnd)
-				}
-			}
+			n.Close()
 		}
 	}
-	for name, ends := range maybe {
-		if _, found := sure[name]; !found && len(ends) == 1 {
-			sure[name] = ends[0]
-		}
-	}
-	return sure
 }
 
 // macOf returns the link-layer address of a link's other end, which follows from the ID in the link's
@@ -137,10 +142,8 @@ const (
 )
 
 // lookInto lists the veths of a namespace that are the other ends of wanted links. wanted has these
-// links by their indices. If lookInto cannot read the namespace it returns no veths. It closes the
-// namespace.
+// links by their indices. If lookInto cannot read the namespace it returns no veths.
 func lookInto(node *rtnl.Conn, n *ns.Netns, wanted map[int]WantedEnd) []end {
-	defer n.Close()
 	var here int
 	if err := node.Do(rtnl.NetnsID(n.Fd(), &here)); err != nil {
 		return nil

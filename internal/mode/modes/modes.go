@@ -4,12 +4,16 @@ package modes
 import (
 	"context"
 	"net/netip"
+	"time"
 
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/kinds/link"
+	kind "github.com/berth-net/berth/internal/kinds/macvlan"
 	"github.com/berth-net/berth/internal/mode"
 	"github.com/berth-net/berth/internal/mode/delegated"
+	"github.com/berth-net/berth/internal/mode/macvlan"
 	"github.com/berth-net/berth/internal/mode/routed"
 	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/traffic"
@@ -19,7 +23,30 @@ import (
 // what no ledger knows; it takes attachments of other modes for its own.
 func List(d *daemon.Daemon, n *node.Node, g *ground.Ground, t *traffic.Traffic) (finder mode.Finder, all mode.Modes) {
 	r := routed.New(options(d, n, g, t))
-	return r, mode.Modes{r, delegated.New(delegated.Options{Run: n.Delegates.Run, Check: n.Delegates.Check})}
+	all = mode.Modes{r, delegated.New(delegated.Options{Run: n.Delegates.Run, Check: n.Delegates.Check})}
+	if n.Macvlans == nil {
+		return r, all
+	}
+	m := macvlan.New(macvlan.Options{
+		Instance: n.Instance, Verify: n.Macvlans.VerifyPod, Link: n.Conn.Link, Pools: g, Claim: t.Claim, Unclaim: t.Unclaim,
+		Boottime: n.Boottime, Seen: func() []kind.Seen { return n.Macvlans.Survey(link.EachNetns) },
+	})
+	return surveyor{r, m}, append(all, m)
+}
+
+// surveyor is routed as finder, which finds macvlans, too.
+type surveyor struct {
+	*routed.Routed
+	macvlans *macvlan.Macvlan
+}
+
+// Survey finds every attachment of this agent's instance on the node.
+func (s surveyor) Survey(epoch string, now time.Time) ([]mode.Found, error) {
+	found, err := s.Routed.Survey(epoch, now)
+	if err != nil {
+		return nil, err
+	}
+	return append(found, s.macvlans.Survey(epoch, now, found)...), nil
 }
 
 // Kept returns a function that makes the mode of an attachment whose addresses another owner in the ledger has: they

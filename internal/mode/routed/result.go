@@ -1,7 +1,6 @@
 package routed
 
 import (
-	"net"
 	"net/netip"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -10,6 +9,7 @@ import (
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/mode"
 )
 
 // Result returns the CNI result of an attachment: a function of its record.
@@ -34,14 +34,10 @@ func (*Routed) Result(o hold.Owner, r attachment.Record) (*types100.Result, erro
 		}
 		res.IPs = append(res.IPs, &types100.IPConfig{
 			Interface: &podEnd,
-			Address:   ipNet(netip.PrefixFrom(a, a.BitLen())),
+			Address:   mode.IPNet(netip.PrefixFrom(a, a.BitLen())),
 			Gateway:   gw.AsSlice(),
 		})
-		res.Routes = append(res.Routes, &types.Route{Dst: ipNet(dst), GW: gw.AsSlice()})
+		res.Routes = append(res.Routes, &types.Route{Dst: mode.IPNet(dst), GW: gw.AsSlice()})
 	}
 	return res, nil
-}
-
-func ipNet(p netip.Prefix) net.IPNet {
-	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }

@@ -78,6 +78,7 @@ type Conn interface {
 
 // Pools are the agent's pools.
 type Pools interface {
+	mode.Segments
 	// CIDRs returns the prefixes from which a pool gives addresses.
 	CIDRs(pool string) []netip.Prefix
 	// PoolOf returns the name of the pool that has an address; "" if none has it.
@@ -113,13 +114,14 @@ func (m *Routed) mtu(c *netconf.Conf) int {
 	return m.MTU()
 }
 
-// Fit refuses an MTU that is too small for a family of the pool, a burst that is too small for
+// Fit refuses a pool that has a segment, an MTU that is too small for a family of the pool, a burst that is too small for
 // the MTU, and a host port of a family that the pool lacks, or on a kernel that cannot map any.
 func (m *Routed) Fit(r attachment.Record, c *netconf.Conf) error {
-	is6 := func(c netip.Prefix) bool { return c.Addr().Is6() }
-	if mtu := m.mtu(c); mtu < netconf.MinMTU6 && slices.ContainsFunc(m.Pools.CIDRs(r.Pool), is6) {
-		return cni.Errorf(cni.CodeConfig, "invalid configuration",
-			"mtu is %d; pool %s has IPv6, which needs %d or more", mtu, r.Pool, netconf.MinMTU6)
+	if err := mode.FitPool(m.Name(), r.Pool, false, m.Pools); err != nil {
+		return err
+	}
+	if err := mode.FitMTU(m.mtu(c), r.Pool, m.Pools.CIDRs(r.Pool)); err != nil {
+		return err
 	}
 	if err := mode.FitBandwidth(c.Bandwidth, cmp.Or(m.mtu(c), link.DefaultMTU)); err != nil {
 		return err

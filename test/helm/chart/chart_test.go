@@ -162,7 +162,7 @@ func TestLint(t *testing.T) {
 const every = `
 image: {repository: registry.example:5000/berth, tag: v9, digest: "", pullPolicy: Always, pullSecrets: [a, b]}
 config:
-  pools: [{name: extra, cidrs: [10.99.0.0/16, "fd00:99::/64"], cooldown: 2m}]
+  pools: [{name: extra, cidrs: [10.99.0.0/16, "fd00:99::/64"], cooldown: 2m}, {name: lan, cidrs: [192.0.2.64/26], segment: {subnets: [192.0.2.0/24], gateways: [192.0.2.1]}}]
   cooldown: 90s
   mtu: 1400
   masquerade: {enabled: true, excludedCIDRs: [172.16.0.0/12], ports: 2000-60000}
@@ -204,7 +204,7 @@ func TestValues(t *testing.T) {
 	all := objects(t, every)
 	c := berthd(t, all)
 	vxlan := config.VXLAN{VNI: 16777215, Port: 8472}
-	if c.Kubernetes.Routing != "vxlan" || c.Kubernetes.VXLAN != vxlan || c.Kubernetes.WireGuard.Port != 51821 || len(c.Pools) != 1 || c.History.Records != 100_000 {
+	if c.Kubernetes.Routing != "vxlan" || c.Kubernetes.VXLAN != vxlan || c.Kubernetes.WireGuard.Port != 51821 || len(c.Pools) != 2 || c.Pools[1].Segment == nil || c.History.Records != 100_000 {
 		t.Errorf("the agents' configuration is %+v", c)
 	}
 	d := one[appsv1.DaemonSet](t, all)
