@@ -50,6 +50,7 @@ func (g *Ground) heldCIDRs() []heldCIDR {
 
 // Needs returns the owners of the pools' CIDRs that have the addresses among names. An attachment needs these (hold.Owner.Needs): so the
 // lease of a block, and a pool's route, stay until the last attachment is gone (hold.Kind.Waits), whatever the pools say of its address.
+// The owner of a segment's CIDR holds nothing that would wait, and would take the attachments along: nobody needs it.
 func (g *Ground) Needs(names []hold.Name) (owners []hold.ID) {
 	for _, n := range names {
 		if n.Space != ipam.Space { // such as a port of the node
@@ -60,7 +61,7 @@ func (g *Ground) Needs(names []hold.Name) (owners []hold.ID) {
 			continue
 		}
 		for _, h := range g.heldCIDRs() {
-			if h.cidr.Contains(a) && !slices.Contains(owners, h.owner) {
+			if h.cidr.Contains(a) && !h.segment && !slices.Contains(owners, h.owner) {
 				owners = append(owners, h.owner)
 			}
 		}
