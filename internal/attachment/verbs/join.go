@@ -12,6 +12,7 @@ import (
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/mode"
 	"github.com/berth-net/berth/internal/networks"
 )
 
@@ -86,6 +87,9 @@ func (v *Verbs) joinOne(ctx context.Context, first *attachment.Entry, lead *addi
 	if err := v.madeBy(add, n.Conf); err != nil {
 		return err
 	}
+	if err := v.unled(first, n); err != nil {
+		return err
+	}
 	if err := v.fit(ctx, add); err != nil {
 		return err
 	}
@@ -94,6 +98,19 @@ func (v *Verbs) joinOne(ctx context.Context, first *attachment.Entry, lead *addi
 	}
 	_, err := v.attach(ctx, add, nil)
 	return err
+}
+
+// unled refuses a network that is to have a default route of the pod which another one of the pod's networks has.
+func (v *Verbs) unled(first *attachment.Entry, n networks.Network) error {
+	for _, e := range append(v.index.Further(first.Owner.ID), first) {
+		led := mode.Led(e.Owner)
+		for _, g := range n.Conf.Gateways {
+			if e.Owner.Wanted() && led.Has(g) {
+				return cni.Errorf(cni.CodeConfig, "two default routes", "default-route is %s, and the pod's network %s as %s has the default route of that family", g, e.Record.Label(), e.Record.Ifname)
+			}
+		}
+	}
+	return nil
 }
 
 // stands makes sure that a further attachment is complete and can be used.
