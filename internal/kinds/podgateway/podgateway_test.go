@@ -3,6 +3,7 @@ package podgateway_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -184,6 +185,56 @@ func TestFamily(t *testing.T) {
 	must(t, k.Release(t.Context(), []hold.Hold{four})...)
 	is("default via 10.0.0.1 dev eth0 mtu 1300", "default via 10.0.0.2 dev eth0 metric 50", "default via fd00:1::1 dev net1 metric 1024 pref medium")
 	must(t, k.Verify(t.Context(), nil, []hold.Hold{six})[0])
+}
+
+// A route that Berth has put behind another interface's stays, and Berth's other default routes go.
+func TestBehind(t *testing.T) {
+	nettest.Need(t)
+	p := furnished(t)
+	c, err := rtnl.Open(p)
+	must(t, err)
+	defer c.Close()
+	eth0, err := c.Link("eth0")
+	must(t, err)
+	behind := fmt.Sprintf("default via 10.0.0.4 dev eth0 metric %d", 1<<16+eth0.Index)
+	nettest.Run(t, p, "ip route add "+behind+" proto 98")
+	nettest.Run(t, p, "ip route add default via 10.0.0.3 dev eth0 metric 9 proto 98")
+	must(t, podgateway.Kind().Acquire(t.Context(), hold.Hold{Owner: "o", Spec: spec(p, gw4)}))
+	var got []string
+	for _, line := range defaults(t, p)[:2] {
+		got = append(got, strings.Replace(line, " proto 98", "", 1))
+	}
+	if want := []string{"default via 10.1.1.1 dev net1", behind}; !slices.Equal(got, want) || len(defaults(t, p)) != 3 {
+		t.Errorf("the pod has %q, want %q and IPv6's", got, want)
+	}
+}
+
+// An agent may die after each step. A route that is in both tables by then is put aside, or put back, by the next one.
+func TestHalfMade(t *testing.T) {
+	nettest.Need(t)
+	p := furnished(t)
+	before := routes(t, p)
+	c, err := rtnl.Open(p)
+	must(t, err)
+	defer c.Close()
+	eth0, err := c.Link("eth0")
+	must(t, err)
+	half := func() {
+		t.Helper()
+		nettest.Run(t, p, fmt.Sprintf("ip route add default via 10.0.0.1 dev eth0 mtu 1300 table %d", 1<<30+eth0.Index))
+	}
+	k := podgateway.Kind()
+	h := hold.Hold{Owner: "o", Spec: spec(p, gw4, gw6)}
+	for _, acquires := range []bool{false, true} {
+		half()
+		if acquires {
+			must(t, k.Acquire(t.Context(), h), k.Verify(t.Context(), nil, []hold.Hold{h})[0])
+		}
+		must(t, k.Release(t.Context(), []hold.Hold{h})...)
+		if after := routes(t, p); after != before {
+			t.Errorf("before\n%s\nafter\n%s", before, after)
+		}
+	}
 }
 
 // What the interface cannot reach is refused, and nothing changes.
