@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/stamp"
 )
@@ -158,7 +159,7 @@ func TestSweepKeepsOutOfPods(t *testing.T) {
 
 	e := r.index.All()[0]
 	h, _ := e.Owner.Find("link")
-	if err := r.node.Links.VerifyPod(t.Context(), h); err == nil || !strings.Contains(err.Error(), "10.88.0.1") {
+	if err := r.node.Links.VerifyPodCeded(t.Context(), h, rtnl.Families{}); err == nil || !strings.Contains(err.Error(), "10.88.0.1") {
 		t.Errorf("the lost address is not told: %v", err)
 	}
 	must(t, pod.Do(func() error {
@@ -173,7 +174,7 @@ func TestSweepKeepsOutOfPods(t *testing.T) {
 	}
 	r.Sweep(t.Context())
 	r.wantClean()
-	must(t, r.node.Links.VerifyPod(t.Context(), h))
+	must(t, r.node.Links.VerifyPodCeded(t.Context(), h, rtnl.Families{}))
 }
 
 // An audit at once reports a thing with the instance's stamp and no owner, and the second sweep

@@ -18,6 +18,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/hostports"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/kinds/noderoute"
+	"github.com/berth-net/berth/internal/kinds/podgateway"
 	"github.com/berth-net/berth/internal/kinds/podstatus"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 	nfttable "github.com/berth-net/berth/internal/kinds/table"
@@ -41,6 +42,7 @@ var kinds = hold.Kinds{
 	{New: func() hold.Spec { return new(flows.Spec) }},
 	{New: func() hold.Spec { return new(hostports.Spec) }},
 	{New: func() hold.Spec { return new(delegate.Spec) }},
+	{New: func() hold.Spec { return new(podgateway.Spec) }},
 	{New: func() hold.Spec { return new(podstatus.Spec) }},
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/kinds/macvlan"
 	"github.com/berth-net/berth/internal/kinds/noderoute"
+	"github.com/berth-net/berth/internal/kinds/podgateway"
 	"github.com/berth-net/berth/internal/kinds/podstatus"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 	"github.com/berth-net/berth/internal/kinds/table"
@@ -37,6 +38,7 @@ type Doors struct {
 	Ports      Ports
 	Delegates  *delegate.Delegates // networks that other plugins make
 	Statuses   *podstatus.Statuses // what tells people of pods' networks
+	Gateways   hold.Kind           // pods' default routes through a network that has asked for them
 	// Monitor begins to hear of changes by others; nil: this node cannot tell of such changes.
 	Monitor func() (Monitor, error)
 }
@@ -57,7 +59,7 @@ func (d *Doors) List(t Tracked, r flows.Routes) hold.Kinds {
 	if d.Macvlans != nil {
 		all = append(all, d.Macvlans.Kind())
 	}
-	return append(all, d.Ports.Kind(), d.Delegates.Kind(), d.Statuses.Kind())
+	return append(all, d.Ports.Kind(), d.Delegates.Kind(), d.Gateways, d.Statuses.Kind())
 }
 
 // Tunnel is the tunnel to other nodes.
@@ -95,6 +97,7 @@ func Open(here *ns.Netns, conn *rtnl.Conn, m Marks, h Hooks) Doors {
 		Ports:      OpenPorts(barrier, m, h),
 		Delegates:  OpenDelegates(h),
 		Statuses:   OpenStatuses(h),
+		Gateways:   OpenGateways(),
 		Monitor: func() (Monitor, error) {
 			news, err := conn.Monitor(m.Groups, stamp.Links(m.Instance))
 			if err != nil {
@@ -120,6 +123,9 @@ func OpenDelegates(h Hooks) *delegate.Delegates {
 
 // OpenStatuses makes the door to pods' statuses.
 func OpenStatuses(h Hooks) *podstatus.Statuses { return podstatus.New(h.Status) }
+
+// OpenGateways returns the kind of pods' default routes through a network that has asked for them.
+func OpenGateways() hold.Kind { return podgateway.Kind() }
 
 // Marks tell an instance's things on the node from other programs' things.
 type Marks struct {
@@ -202,7 +208,7 @@ type Table interface {
 // Links are the pods' links.
 type Links interface {
 	Kind() hold.Kind
-	VerifyPod(context.Context, hold.Hold) error
+	VerifyPodCeded(context.Context, hold.Hold, rtnl.Families) error
 	Restamp(s *link.Spec, start int64) error
 	ListAhead()
 	Whole(context.Context) ([]rtnl.Link, error)

@@ -53,6 +53,16 @@ func FitMTU(mtu int, pool string, cidrs []netip.Prefix) error {
 	return nil
 }
 
+// FitGateways refuses a gateway of a pod's default route that is on no network of a pool's segment. The pool has one.
+func FitGateways(gateways []netip.Addr, pool string, s *ipam.Segment) error {
+	for _, g := range gateways {
+		if _, on := s.Subnet(g); !on {
+			return cni.Errorf(cni.CodeConfig, "invalid request for a default route", "default-route is %s, which is in no subnet of pool %s", g, pool)
+		}
+	}
+	return nil
+}
+
 // FitMaster refuses a link of the node, named by a key of the configuration, on which no pod may be: one that is not there, and Berth's own,
 // through which other pods' traffic goes.
 func FitMaster(key, name string, link func(string) (rtnl.Link, error)) error {

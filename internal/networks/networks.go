@@ -100,7 +100,28 @@ func (n *Networks) Of(ctx context.Context, c *netconf.Conf, pod Pod) ([]Network,
 			return nil, err
 		}
 	}
-	return networks, nil
+	return networks, leadOnce(networks)
+}
+
+// leadOnce refuses a pod of which two networks are to have the default route of one family.
+func leadOnce(all []Network) error {
+	var whose [2]Network // by family
+	for _, n := range all {
+		if n.Conf == nil {
+			continue
+		}
+		for _, g := range n.Conf.Gateways {
+			other := &whose[0]
+			if g.Is6() {
+				other = &whose[1]
+			}
+			if other.Conf != nil {
+				return cni.Errorf(cni.CodeConfig, "two default routes", "%s and %s both have default-route for the family of %s; expected one of them", *other, n, g)
+			}
+			*other = n
+		}
+	}
+	return nil
 }
 
 // chosen is a network that has been chosen, and is not configured yet.
@@ -300,8 +321,8 @@ func (r *resolver) network(one *nad.Network, s *nad.Selection, given nad.Given) 
 	if r.has(n.Label, n.Ifname) {
 		return chosen{Network: n}, nil
 	}
-	if s.DefaultRoute != nil {
-		return chosen{}, cni.Errorf(cni.CodeField, "unsupported request for a network", "network %s: default-route is not supported", n.Label)
+	if s.DefaultRoute != nil && len(s.DefaultRoute) == 0 {
+		return chosen{}, cni.Errorf(cni.CodeConfig, "unsupported request for a network", "network %s: default-route is an empty list; expected the address of a gateway", n.Label)
 	}
 	return chosen{n, one, s, given}, nil
 }
@@ -362,11 +383,12 @@ func (r *resolver) configure(c chosen) (Network, error) {
 		if bad != nil {
 			return Network{}, cni.Errorf(bad.Code, bad.Msg, "network %s: %s", one.Label(), bad.Details)
 		}
+		conf.Gateways = c.asks.DefaultRoute
 		to.Conf = conf
 		return to, nil
 	}
 	to.Conf = &netconf.Conf{
-		Version: one.Version, Name: one.Name, Type: one.Plugins[0].Type, Mode: netconf.ModeDelegated,
+		Version: one.Version, Name: one.Name, Type: one.Plugins[0].Type, Mode: netconf.ModeDelegated, Gateways: c.asks.DefaultRoute,
 		List: &netconf.List{Plugins: configs, Args: r.pod.Args, Folders: []string{r.says.BinDir}, DisableCheck: one.DisableCheck},
 	}
 	return to, nil

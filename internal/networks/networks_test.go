@@ -131,6 +131,11 @@ func TestOf(t *testing.T) {
 	if l := all[1].Conf.List; l.Args != "A=b" || !slices.Equal(l.Folders, []string{"/opt/other"}) {
 		t.Errorf("a plugin gets %+v", l)
 	}
+	_, all, err = of(t, c(`[{"name":"a","default-route":["10.1.1.1"]},{"name":"own","default-route":["fe80::1"]}]`, ""), "", nil)
+	nettest.Must(t, err)
+	if got := fmt.Sprint(all[0].Conf.Gateways, all[1].Conf.Gateways, all[2].Conf.Gateways); got != "[] [10.1.1.1] [fe80::1]" {
+		t.Errorf("default routes lead by %s", got)
+	}
 	// A running pod's networks are not asked for: a, which it has, has no definition any more.
 	has := func(label, ifname string) bool { return label == "shop/gone" && ifname == "net1" }
 	if have, _, err := of(t, c("gone,own", ""), `,"clusterNetwork":"none"`, has); err != nil || !slices.Equal(have, []string{"net=eth0 delegated", "shop/gone=net1", "shop/own=net2 routed"}) {
@@ -149,6 +154,8 @@ func TestOf(t *testing.T) {
 		{c("", ""), `,"clusterNetwork":"nowhere"` + confDir, 7, "nowhere"},
 		{c("", ""), `,"clusterNetwork":"/nowhere"`, 5, "/nowhere"},
 		{c("", "a,b"), "", 7, "default network"},
+		{c(`[{"name":"a","default-route":[]}]`, ""), "", 7, "default-route is an empty list"},
+		{c(`[{"name":"a","default-route":["10.1.1.1"]}]`, `[{"name":"base","default-route":["10.2.2.1"]}]`), "", 7, "network kube-system/base as eth0 and network shop/a as net1 both have default-route"},
 		{nil, `,"delegates":[{"name":"x","type":"berth-cni","delegates":[]}]`, 2, "delegates"},
 		{nil, `,"delegates":[{"name":"x","type":"a/b"}]`, 7, "type"},
 		{nil, `,"delegates":[{"name":"x","type":"multus"}]`, 7, "multus"},

@@ -11,6 +11,7 @@ import (
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/mode"
 )
 
 // Audit compares the ledger with the node, and looks for deletions that wait in vain. It
@@ -111,7 +112,7 @@ func (v *Views) lookIntoPod(ctx context.Context, e *attachment.Entry) *api.Findi
 		return nil
 	}
 	h, _ := e.Owner.Find(m.Place())
-	err = m.VerifyPod(ctx, e.Owner)
+	err = mode.VerifyPod(ctx, m, v.index, e)
 	if now := v.index.Get(e.Owner.ID); err == nil || now == nil || !now.Owner.Wanted() {
 		return nil
 	}

@@ -106,6 +106,7 @@ func pods(b *both) map[string]pod {
 		"mac without the capability": {networks: `[{"name":"noipam","mac":"` + asked + `00:09"}]`},
 		"ips without the capability": {networks: `[{"name":"bridge","ips":["10.12.0.99"]}]`},
 		"default-route":              {networks: `[{"name":"ptp","default-route":["10.11.0.1"]}]`},
+		"default-route taken":        {keys: main, networks: `[{"name":"ptp","default-route":["10.11.0.1"]},{"name":"bridge"}]`},
 		"same interface":             {networks: "ptp@data,bridge@data"},
 		"interface of the default":   {networks: "ptp@eth0"},
 		"unknown definition":         {networks: "ptp,none"},

@@ -87,7 +87,7 @@ func (v *Verbs) compare(ctx context.Context, m mode.Mode, e *attachment.Entry) [
 		}
 	}
 	note(v.Engine.Verify(ctx, e.Owner))
-	note(m.VerifyPod(ctx, e.Owner))
+	note(mode.VerifyPod(ctx, m, v.index, e))
 	for _, name := range v.ground.Under(e.Owner) {
 		id, _ := v.Ledger.Holder(name)
 		if o, ok := v.Ledger.Owner(id); ok && o.Wanted() {

@@ -12,6 +12,7 @@ import (
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/mode"
 	"github.com/berth-net/berth/internal/networks"
 )
 
@@ -108,7 +109,23 @@ func (v *Verbs) further(ctx context.Context, first *attachment.Entry, lead *addi
 	if err := v.madeBy(add, n.Conf); err != nil {
 		return nil, err
 	}
+	if err := v.unled(first, n); err != nil {
+		return nil, err
+	}
 	return add, v.fit(ctx, add)
+}
+
+// unled refuses a network that is to have a default route of the pod which another one of the pod's networks has.
+func (v *Verbs) unled(first *attachment.Entry, n networks.Network) error {
+	for _, e := range append(v.index.Further(first.Owner.ID), first) {
+		led := mode.Led(e.Owner)
+		for _, g := range n.Conf.Gateways {
+			if e.Owner.Wanted() && led.Has(g) {
+				return cni.Errorf(cni.CodeConfig, "two default routes", "default-route is %s, and the pod's network %s as %s has the default route of that family", g, e.Record.Label(), e.Record.Ifname)
+			}
+		}
+	}
+	return nil
 }
 
 // stands makes sure that a further attachment is complete and can be used.

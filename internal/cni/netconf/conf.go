@@ -56,6 +56,7 @@ type Conf struct {
 	PrevResult json.RawMessage // as it stands; nil if absent. package result parses it
 	Networks   *Networks       // nil: the configuration says nothing of further networks
 	List       *List           // of mode ModeDelegated: what other plugins get. No configuration says it: package networks makes it
+	Gateways   []netip.Addr    // of the pod's default routes, which lead through this network; one of each family at most. As List
 }
 
 // List is a list of plugins that make a network, as one attachment has them.

@@ -23,6 +23,9 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte, flags uint16) {
 		parseLink(b)
 		parseRoute(b)
+		if d, is, err := parseDefault(b); is && err == nil {
+			AddDefault(d.In(7))
+		}
 		parseNeighbour(b)
 		parseUplinks(b)
 		parseWay(b)

@@ -43,6 +43,22 @@ const (
 //
 //	ip rule add from ADDR lookup TABLE pref PRIORITY [suppress_prefixlength 0] proto 98
 func AddRule(r Rule) Request {
+	return Request{
+		text:  "ip rule add " + r.String(),
+		typ:   unix.RTM_NEWRULE,
+		flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL,
+		body:  r.body(),
+	}
+}
+
+// DelRule deletes a rule. If there is no such rule the error is kernel.ErrNotFound.
+//
+//	ip rule del from ADDR lookup TABLE pref PRIORITY [suppress_prefixlength 0] proto 98
+func DelRule(r Rule) Request {
+	return Request{text: "ip rule del " + r.String(), typ: unix.RTM_DELRULE, body: r.body()}
+}
+
+func (r Rule) body() []byte {
 	// struct fib_rule_hdr has the layout of struct rtmsg, with its action in place of type.
 	msg := &nl.RtMsg{RtMsg: unix.RtMsg{
 		Family:  uint8(family(r.From)),
@@ -59,12 +75,7 @@ func AddRule(r Rule) Request {
 	if r.Specific {
 		parts = append(parts, nl.NewRtAttr(attrSuppressPrefixLength, nl.Uint32Attr(0)))
 	}
-	return Request{
-		text:  "ip rule add " + r.String(),
-		typ:   unix.RTM_NEWRULE,
-		flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL,
-		body:  body(parts...),
-	}
+	return body(parts...)
 }
 
 // EachRule calls each for all policy rules of a family, IPv6 or else IPv4; ours says whether a rule is

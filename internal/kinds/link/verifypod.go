@@ -21,6 +21,12 @@ import (
 // that differs; or the reason why it could not look, such as that ctx has ended. VerifyPod ignores
 // addresses, routes and rules that the pod has besides.
 func (l *Links) VerifyPod(ctx context.Context, h hold.Hold) error {
+	return l.VerifyPodCeded(ctx, h, rtnl.Families{})
+}
+
+// VerifyPodCeded is VerifyPod for a pod whose default routes of some families lead through another network (kinds/podgateway): they are not
+// the link's then.
+func (l *Links) VerifyPodCeded(ctx context.Context, h hold.Hold, ceded rtnl.Families) error {
 	s, err := l.spec(h)
 	if err != nil {
 		return err
@@ -55,7 +61,7 @@ func (l *Links) VerifyPod(ctx context.Context, h hold.Hold) error {
 	if err != nil {
 		return fmt.Errorf("looking at %s: %w", what, err)
 	}
-	d, err := podDifferences(c, s, link)
+	d, err := podDifferences(c, s, link, ceded)
 	if err != nil {
 		return fmt.Errorf("looking at %s: %w", what, err)
 	}
@@ -112,8 +118,8 @@ func (s *Spec) podSettings() ([]string, error) {
 	return d, nil
 }
 
-// podDifferences returns what is not as furnishPod left it.
-func podDifferences(c *rtnl.Conn, s *Spec, link rtnl.Link) ([]string, error) {
+// podDifferences returns what is not as furnishPod left it, but for the default routes of ceded families.
+func podDifferences(c *rtnl.Conn, s *Spec, link rtnl.Link, ceded rtnl.Families) ([]string, error) {
 	var d []string
 	differ := func(format string, args ...any) { d = append(d, fmt.Sprintf(format, args...)) }
 	if link.MAC != s.MAC {
@@ -142,7 +148,7 @@ func podDifferences(c *rtnl.Conn, s *Spec, link rtnl.Link) ([]string, error) {
 	for _, a := range missing {
 		differ("no address %s", a)
 	}
-	routes, behind, err := missingRoutes(c, s, link.Index)
+	routes, behind, err := missingRoutes(c, s, link.Index, ceded)
 	if err != nil {
 		return nil, err
 	}
@@ -211,9 +217,9 @@ func missingAddresses(c *rtnl.Conn, s *Spec, index int) ([]netip.Prefix, error) 
 
 // missingRoutes returns a pod's routes that the pod lacks, and its routes that are behind another
 // interface's (laterMetric). missingRoutes looks each route up, in constant time, and lists the pod's
-// routes only if a look-up finds another route.
-func missingRoutes(c *rtnl.Conn, s *Spec, index int) (missing, behind []rtnl.Route, err error) {
-	wanted := s.podRoutes(index)
+// routes only if a look-up finds another route. Default routes of ceded families are none of them.
+func missingRoutes(c *rtnl.Conn, s *Spec, index int, ceded rtnl.Families) (missing, behind []rtnl.Route, err error) {
+	wanted := slices.DeleteFunc(s.podRoutes(index), func(r rtnl.Route) bool { return r.Dst.Bits() == 0 && ceded.Has(r.Dst.Addr()) })
 	seen := make([]rtnl.Route, len(wanted))
 	rs := make([]rtnl.Request, len(wanted))
 	for i, r := range wanted {

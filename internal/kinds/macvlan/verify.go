@@ -229,16 +229,24 @@ func (p *pod) missingAddresses(s *Spec, index int) ([]netip.Prefix, error) {
 	return missing, nil
 }
 
-// missingRoutes returns the routes that a macvlan lacks.
+// missingRoutes returns the routes that a macvlan lacks. A default route that another network of the pod has put aside (kinds/podgateway) is
+// there.
 func (p *pod) missingRoutes(s *Spec, index int) ([]rtnl.Route, error) {
-	missing, looked := s.routes(index), 0
-	err := p.conn.EachRoute(rtnl.RouteFilter{Index: index}, func(seen rtnl.Route) error {
-		seen.Metric = 0 // the kernel's choice, or laterMetric's
-		missing = slices.DeleteFunc(missing, func(r rtnl.Route) bool { return r == seen })
-		return enough(len(missing), &looked)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("looking for routes: %w", err)
+	missing := s.routes(index)
+	isDefault := func(r rtnl.Route) bool { return r.Dst.Bits() == 0 }
+	for _, table := range []uint32{0, rtnl.Aside(index)} {
+		if table != 0 && !slices.ContainsFunc(missing, isDefault) {
+			break
+		}
+		looked := 0
+		err := p.conn.EachRoute(rtnl.RouteFilter{Index: index, Table: table}, func(seen rtnl.Route) error {
+			seen.Metric, seen.Table = 0, 0 // the metric is the kernel's choice, or laterMetric's
+			missing = slices.DeleteFunc(missing, func(r rtnl.Route) bool { return r == seen && (table == 0 || isDefault(r)) })
+			return enough(len(missing), &looked)
+		})
+		if err != nil {
+			return nil, fmt.Errorf("looking for routes: %w", err)
+		}
 	}
 	return missing, nil
 }

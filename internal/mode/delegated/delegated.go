@@ -69,7 +69,9 @@ func (m *Delegated) Plan(_ context.Context, id hold.ID, r attachment.Record, c *
 	for _, p := range c.List.Plugins {
 		s.Plugins = append(s.Plugins, string(p))
 	}
-	return hold.Owner{ID: id, Meta: r.Encode(), Holds: []hold.Hold{{Owner: id, Spec: s}}}, func() {}, nil
+	o := hold.Owner{ID: id, Meta: r.Encode(), Holds: []hold.Hold{{Owner: id, Spec: s}}}
+	mode.Lead(&o, r, c)
+	return o, func() {}, nil
 }
 
 // Taken has nothing to do.
@@ -125,7 +127,7 @@ func (*Delegated) Interface(o hold.Owner) (attachment.Interface, error) {
 
 // In returns a copy of an attachment's owner whose plugins find the pod in netns, and its interface under the name ifname.
 func (*Delegated) In(netns ns.Ref, ifname string, o hold.Owner) hold.Owner {
-	o = o.Clone()
+	o = mode.LeadIn(netns, ifname, o.Clone())
 	for i, h := range o.Holds {
 		if s, ok := h.Spec.(*delegate.Spec); ok {
 			there := *s
@@ -144,7 +146,16 @@ func (*Delegated) Differs(hold.Owner, rtnl.Link) bool { return false }
 
 // VerifyPod has the plugins compare the network with what they have made (CNI 1.1, section 4, CHECK).
 func (m *Delegated) VerifyPod(ctx context.Context, o hold.Owner) error {
+	return m.VerifyPodCeded(ctx, o, rtnl.Families{})
+}
+
+// VerifyPodCeded is VerifyPod for a pod whose default routes of some families lead through another network, or by another gateway than
+// the plugins' own: the plugins get a result without theirs.
+func (m *Delegated) VerifyPodCeded(ctx context.Context, o hold.Owner, ceded rtnl.Families) error {
 	s, err := specOf(o)
+	if err == nil {
+		s, err = without(s, ceded)
+	}
 	if err != nil {
 		return err
 	}

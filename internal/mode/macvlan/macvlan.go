@@ -87,6 +87,9 @@ func (m *Macvlan) Fit(r attachment.Record, c *netconf.Conf) error {
 		return cni.Errorf(cni.CodeConfig, "invalid configuration: runtimeConfig.mac",
 			"a macvlan in mode %s has the MAC of its master %s", passthru, c.Native.Master)
 	}
+	if err := mode.FitGateways(c.Gateways, r.Pool, m.Pools.Segment(r.Pool)); err != nil {
+		return err
+	}
 	return mode.FitMaster("master", c.Native.Master, m.Link)
 }
 
@@ -104,6 +107,7 @@ func (m *Macvlan) Plan(ctx context.Context, id hold.ID, r attachment.Record, c *
 		m.Unclaim(claim)
 		return hold.Owner{}, nil, err
 	}
+	mode.Lead(&o, r, c)
 	return o, func() { m.Unclaim(claim) }, nil
 }
 

@@ -74,7 +74,7 @@ func owner(id hold.ID, r attachment.Record, s *kind.Spec, addrs []netip.Addr) ho
 
 // In returns an attachment's owner whose macvlan is in another network namespace, or in the same one by another path. o stays as it is. The
 // macvlan keeps its name, which its mark has.
-func (*Macvlan) In(netns ns.Ref, _ string, o hold.Owner) hold.Owner {
+func (*Macvlan) In(netns ns.Ref, ifname string, o hold.Owner) hold.Owner {
 	o = o.Clone()
 	for i, h := range o.Holds {
 		if s, ok := h.Spec.(*kind.Spec); ok {
@@ -83,7 +83,7 @@ func (*Macvlan) In(netns ns.Ref, _ string, o hold.Owner) hold.Owner {
 			o.Holds[i].Spec = &there
 		}
 	}
-	return o
+	return mode.LeadIn(netns, ifname, o)
 }
 
 // Result returns the CNI result of an attachment: a function of its record.

@@ -10,6 +10,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/flows"
 	"github.com/berth-net/berth/internal/kinds/hostports"
 	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/mode"
 )
 
 // owner returns an attachment's owner. veth is the attachment's link, nil if the link is gone. names
@@ -41,7 +42,7 @@ func withPorts(o *hold.Owner, s *hostports.Spec) {
 // In returns an attachment's owner whose link is in another network namespace, or in the same
 // namespace by another path, and has the name ifname there. o stays as it is.
 func (*Routed) In(netns ns.Ref, ifname string, o hold.Owner) hold.Owner {
-	o = o.Clone()
+	o = mode.LeadIn(netns, ifname, o.Clone())
 	for i, h := range o.Holds {
 		if spec, ok := h.Spec.(*link.Spec); ok {
 			there := *spec

@@ -63,7 +63,7 @@ type Options struct {
 
 // Links is the kind of the pods' links (kinds/link).
 type Links interface {
-	VerifyPod(context.Context, hold.Hold) error
+	VerifyPodCeded(context.Context, hold.Hold, rtnl.Families) error
 	Restamp(s *link.Spec, start int64) error
 }
 
@@ -130,6 +130,18 @@ func (m *Routed) Fit(r attachment.Record, c *netconf.Conf) error {
 		return cni.Errorf(cni.CodeConfig, "host ports are not supported",
 			"this kernel lacks something of what they need (nft_nat, nft_masq, nft_fib, nft_ct); berth status says so too")
 	}
+	for _, g := range c.Gateways {
+		own, same := link.Gateway4, func(c netip.Prefix) bool { return c.Addr().Is4() == g.Is4() }
+		if g.Is6() {
+			own = link.Gateway6
+		}
+		if !slices.ContainsFunc(m.Pools.CIDRs(r.Pool), same) {
+			return cni.Errorf(cni.CodeConfig, "invalid request for a default route", "default-route is %s; pool %s has no addresses of its family", g, r.Pool)
+		}
+		if g != own {
+			return cni.Errorf(cni.CodeConfig, "invalid request for a default route", "default-route is %s; expected %s, the only gateway of a network of Berth's own", g, own)
+		}
+	}
 	for _, p := range c.Ports {
 		same := func(c netip.Prefix) bool { return c.Addr().Is4() == p.HostIP.Is4() }
 		if p.HostIP.IsValid() && !slices.ContainsFunc(m.Pools.CIDRs(r.Pool), same) {
@@ -160,7 +172,9 @@ func (m *Routed) Plan(ctx context.Context, id hold.ID, r attachment.Record, c *n
 		}
 		undo = func() { unport(); m.Unclaim(claim) }
 	}
-	return plan(id, m.Instance, r, w, claim.Addrs()), undo, nil
+	o := plan(id, m.Instance, r, w, claim.Addrs())
+	mode.Lead(&o, r, c)
+	return o, undo, nil
 }
 
 // Taken has the kernel forget the connections that others have begun with the attachment's addresses since Plan.
@@ -210,11 +224,16 @@ func (m *Routed) Again(o hold.Owner, started int64) error {
 
 // VerifyPod compares the inside of the pod with the plan.
 func (m *Routed) VerifyPod(ctx context.Context, o hold.Owner) error {
+	return m.VerifyPodCeded(ctx, o, rtnl.Families{})
+}
+
+// VerifyPodCeded is VerifyPod for a pod whose default routes of some families lead through another network.
+func (m *Routed) VerifyPodCeded(ctx context.Context, o hold.Owner, ceded rtnl.Families) error {
 	h, _, err := linkOf(o)
 	if err != nil {
 		return nil // the plan of a pod whose link is gone has nothing to compare with
 	}
-	return m.Links.VerifyPod(ctx, h)
+	return m.Links.VerifyPodCeded(ctx, h, ceded)
 }
 
 // Differs reports whether a link of the node is not as its owner's plan has it.

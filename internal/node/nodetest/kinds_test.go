@@ -19,6 +19,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/kindtest"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/kinds/noderoute"
+	"github.com/berth-net/berth/internal/kinds/podgateway"
 	"github.com/berth-net/berth/internal/kinds/podstatus"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 	"github.com/berth-net/berth/internal/kinds/table"
@@ -113,7 +114,7 @@ func TestKinds(t *testing.T) {
 			},
 		},
 	}
-	names := []string{delegate.KindName, podstatus.KindName} // the real kinds, which a node in memory has as well
+	names := []string{delegate.KindName, podgateway.KindName, podstatus.KindName} // the real kinds, which a node in memory has as well
 	for _, c := range tested {
 		names = append(names, c.Kind.Name())
 	}

@@ -210,7 +210,7 @@ func (k links) Restamp(s *link.Spec, start int64) error {
 	})
 }
 
-func (k links) VerifyPod(_ context.Context, h hold.Hold) error {
+func (k links) VerifyPodCeded(_ context.Context, h hold.Hold, _ rtnl.Families) error {
 	s, err := k.of(h)
 	if err != nil {
 		return err

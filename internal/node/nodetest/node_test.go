@@ -80,10 +80,10 @@ func TestVerifyPodOfDecoy(t *testing.T) {
 	p, id := w.Pod("/run/netns/a"), hold.NewID()
 	h := hold.Hold{Owner: id, Spec: &link.Spec{Name: stamp.Link("aaaa", id), Netns: p.Ref(), Ifname: "eth0"}}
 	nettest.Must(t, n.Links.Kind().Acquire(t.Context(), h))
-	nettest.Must(t, n.Links.VerifyPod(t.Context(), h))
+	nettest.Must(t, n.Links.VerifyPodCeded(t.Context(), h, rtnl.Families{}))
 	decoy := *p.ends["eth0"]
 	p.ends["eth0"] = &decoy
-	if err := n.Links.VerifyPod(t.Context(), h); !errors.Is(err, hold.ErrChanged) {
+	if err := n.Links.VerifyPodCeded(t.Context(), h, rtnl.Families{}); !errors.Is(err, hold.ErrChanged) {
 		t.Errorf("VerifyPod says %v", err)
 	}
 }
