@@ -367,7 +367,7 @@ func (r *resolver) configure(c chosen) (Network, error) {
 	}
 	to.Conf = &netconf.Conf{
 		Version: one.Version, Name: one.Name, Type: one.Plugins[0].Type, Mode: netconf.ModeDelegated,
-		List: &netconf.List{Plugins: configs, Args: r.pod.Args, Folders: []string{r.says.BinDir}, DisableCheck: one.DisableCheck},
+		List: &netconf.List{Plugins: configs, Args: r.pod.Args, Folders: []string{r.says.BinDir}, DisableCheck: one.DisableCheck, DisableGC: one.DisableGC},
 	}
 	return to, nil
 }
