@@ -31,7 +31,7 @@ const (
 	PathCheck       = "/v1/check"        // POST
 	PathGC          = "/v1/gc"           // POST
 	PathAdopt       = "/v1/adopt"        // POST
-	PathStatus      = "/v1/status"       // GET, ?pool=
+	PathStatus      = "/v1/status"       // GET, ?pool=; POST a StatusRequest
 	PathPools       = "/v1/pools"        // GET
 	PathEvents      = "/v1/events"       // GET, a JSON object a line, endless; ?since=SEQ
 	PathLedger      = "/v1/ledger"       // GET
@@ -156,6 +156,12 @@ type GCRequest struct {
 type GCValid struct {
 	ContainerID string `json:"containerID"`
 	Ifname      string `json:"ifname"`
+}
+
+// StatusRequest asks whether the networks are ready that a configuration gives to each pod, those of other plugins too (CNI 1.1, section 4,
+// STATUS).
+type StatusRequest struct {
+	Config json.RawMessage `json:"config"` // the plugin's
 }
 
 // Status describes the state of an agent.

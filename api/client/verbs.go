@@ -45,6 +45,11 @@ func (c *Client) Adopt(ctx context.Context, req api.AdoptRequest) (api.Adopted, 
 	return d, err
 }
 
+// Ready asks whether the networks of a configuration are ready for pods. An error of code 50 or 51 says which is not.
+func (c *Client) Ready(ctx context.Context, req api.StatusRequest) error {
+	return c.do(ctx, "POST", api.PathStatus, nil, req, nil)
+}
+
 // List returns the attachments that a filter matches.
 func (c *Client) List(ctx context.Context, f api.Filter) ([]api.Attachment, error) {
 	var list []api.Attachment

@@ -236,3 +236,31 @@ func TestOnlyAddAwaits(t *testing.T) {
 		}
 	}
 }
+
+// STATUS asks for the pool alone, unless the configuration names networks that other plugins may make: then the agent gets all of it.
+func TestStatusRequest(t *testing.T) {
+	root := t.TempDir()
+	var got string
+	start(t, root, func(w http.ResponseWriter, r *http.Request) {
+		raw, _ := io.ReadAll(r.Body)
+		got = r.Method + " " + r.URL.String() + " " + string(raw)
+		w.WriteHeader(http.StatusOK)
+	})
+	for keys, want := range map[string]string{
+		``:           "GET /v1/status ",
+		`"pool":"p"`: "GET /v1/status?pool=p ",
+		`"defaultNetworks":null,"pool":"p","namespaceIsolation":true`: "GET /v1/status?pool=p ",
+		`"defaultNetworks":["a"],"pool":"p"`:                          "POST /v1/status ",
+		`"delegates":[{}]`:                                            "POST /v1/status ",
+		`"clusterNetwork":"a"`:                                        "POST /v1/status ",
+		`"readinessindicatorfile":"/a"`:                               "POST /v1/status ",
+	} {
+		stdin := conf(root, keys)
+		if strings.HasPrefix(want, "POST") {
+			want += `{"config":` + stdin + `}`
+		}
+		if status, out, _ := inside(t, podEnv("STATUS"), strings.NewReader(stdin), false); status != 0 || out != "" || got != want {
+			t.Errorf("%s: %d %s; the agent was asked\n%s\nwant\n%s", keys, status, out, got, want)
+		}
+	}
+}

@@ -132,7 +132,14 @@ func deletion(c *call, r *wire.Request) *api.Error {
 	return nil
 }
 
+// status asks for the agent and the pool. Only if the configuration names networks of other plugins, it passes the configuration on, for the
+// agent to ask these plugins.
 func status(c *call, r *wire.Request) *api.Error {
+	if c.head.Networks {
+		r.Method, r.Target = "POST", api.PathStatus
+		r.Body = append(append([]byte(`{"config":`), c.raw...), '}')
+		return nil
+	}
 	r.Method, r.Target = "GET", api.PathStatus
 	if c.head.Pool != "" {
 		r.Target += "?pool=" + c.head.Pool

@@ -25,6 +25,8 @@ type Head struct {
 	HostVeth string // the host veth that prevResult names; "" if it names none
 	// Addresses are the addresses of a prevResult that names HostVeth, without prefix lengths.
 	Addresses []string
+	// Networks says that the configuration names networks that each pod gets beside Berth's own, or instead of it.
+	Networks bool
 	// Loopback says that the configuration is the plugin loopback's, by its type.
 	Loopback bool
 }
@@ -60,8 +62,19 @@ func ParseHead(raw []byte) (Head, *api.Error) {
 	if text, _ := fields.Text("addWait"); text == "" {
 		h.AddWait = defaultAddWait
 	}
+	h.Networks = namesNetworks(fields)
 	h.GCMinAge, e = durationField(fields, "gcMinAge")
 	return h, e
+}
+
+// namesNetworks reports whether a configuration has a key that gives networks to each pod, or says when they are ready (netconf.Networks).
+func namesNetworks(fields scan.Fields) bool {
+	for _, key := range [...]string{"delegates", "clusterNetwork", "defaultNetworks", "readinessindicatorfile"} {
+		if value := fields.Get(key); value != nil && !scan.IsNull(value) {
+			return true
+		}
+	}
+	return false
 }
 
 // ParseDel is ParseHead for DEL, which must not fail because of a key that a release does not need,

@@ -124,6 +124,31 @@ func leadOnce(all []Network) error {
 	return nil
 }
 
+// Common returns the networks that a configuration gives to each pod, as Of would, but without what is a pod's own, such as devices.
+func (n *Networks) Common(ctx context.Context, c *netconf.Conf) ([]Network, error) {
+	r := resolver{Networks: n, says: c.Networks, pod: Pod{Ifname: commonIfname}}
+	if r.says == nil {
+		r.says = netconf.NoNetworks()
+	}
+	if err := r.ready(); err != nil {
+		return nil, err
+	}
+	all, err := r.given(ctx, c, "")
+	if err != nil {
+		return nil, err
+	}
+	networks := make([]Network, len(all))
+	for i, one := range all {
+		if networks[i], err = r.configure(one); err != nil {
+			return nil, err
+		}
+	}
+	return networks, nil
+}
+
+// commonIfname is how runtimes of Kubernetes call a pod's first interface.
+const commonIfname = "eth0"
+
 // chosen is a network that has been chosen, and is not configured yet.
 type chosen struct {
 	Network                // without Conf, unless the network's own configuration is the runtime's
@@ -389,7 +414,7 @@ func (r *resolver) configure(c chosen) (Network, error) {
 	}
 	to.Conf = &netconf.Conf{
 		Version: one.Version, Name: one.Name, Type: one.Plugins[0].Type, Mode: netconf.ModeDelegated, Gateways: c.asks.DefaultRoute,
-		List: &netconf.List{Plugins: configs, Args: r.pod.Args, Folders: []string{r.says.BinDir}, DisableCheck: one.DisableCheck},
+		List: &netconf.List{Plugins: configs, Args: r.pod.Args, Folders: []string{r.says.BinDir}, DisableCheck: one.DisableCheck, DisableGC: one.DisableGC},
 	}
 	return to, nil
 }

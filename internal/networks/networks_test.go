@@ -183,3 +183,47 @@ func TestOf(t *testing.T) {
 		t.Errorf("keys that say nothing to Berth: %v", err)
 	}
 }
+
+// Common has what the configuration gives to each pod, whatever a pod asks for and whichever devices it has.
+func TestCommon(t *testing.T) {
+	c := &cluster{asks: "a", first: "a", resources: map[string]string{"kube-system/dev": "v/r"}, definitions: map[string]string{
+		"shop/a": `{"type":"pa"}`, "kube-system/base": `{"cniVersion":"1.1.0","type":"pb","capabilities":{"mac":true}}`, "kube-system/dev": `{"cniVersion":"1.1.0","type":"pd"}`,
+	}}
+	common := func(keys string) (texts []string, err error) {
+		conf, bad := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"net","type":"berth-cni"` + keys + `}`))
+		if bad != nil {
+			return nil, bad
+		}
+		all, err := (&networks.Networks{Cluster: c, Devices: c}).Common(t.Context(), conf)
+		for _, n := range all {
+			text := n.String() + " " + n.Conf.Mode
+			if n.Conf.List != nil {
+				text += fmt.Sprintf(" %s", n.Conf.List.Plugins)
+			}
+			texts = append(texts, text)
+		}
+		return texts, err
+	}
+	for keys, want := range map[string][]string{
+		``: {"network net as eth0 routed"},
+		`,"clusterNetwork":"base","defaultNetworks":["dev"],"runtimeConfig":{"mac":"02:00:00:00:00:01"}`: {
+			`network kube-system/base as eth0 delegated [{"cniVersion":"1.1.0","type":"pb","capabilities":{"mac":true},"runtimeConfig":{"mac":"02:00:00:00:00:01"}}]`,
+			`network kube-system/dev as net1 delegated [{"cniVersion":"1.1.0","type":"pd"}]`,
+		},
+		`,"delegates":[{"name":"one","type":"p1"},{"name":"two","type":"p2"}]`: {
+			`network one as eth0 delegated [{"name":"one","type":"p1"}]`, `network two as net1 delegated [{"name":"two","type":"p2"}]`,
+		},
+	} {
+		if got, err := common(keys); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s:\n got %q, %v\nwant %q", keys, got, err, want)
+		}
+	}
+	for keys, want := range map[string]string{
+		`,"readinessindicatorfile":"/none"`:       "the default network is not ready",
+		`,"confDir":"/none","clusterNetwork":"x"`: "no configuration of the network is found",
+	} {
+		if _, err := common(keys); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", keys, err, want)
+		}
+	}
+}

@@ -37,7 +37,10 @@ func TestBadInput(t *testing.T) {
 		{"GET", "/", "", 404, "4", "/openapi.yaml lists all paths"},
 		{"GET", "/v1//attachments", "", 404, "4", "no such path"},
 		{"PUT", api.PathAttachments, addBody, 405, "4", "has DELETE, GET, POST"},
-		{"POST", api.PathStatus, "", 405, "4", "has GET"},
+		{"PUT", api.PathStatus, "", 405, "4", "has GET, POST"},
+		{"POST", api.PathStatus, "{}", 400, "7", `lacks \"config\"`},
+		{"POST", api.PathStatus, `{"config":{}}`, 400, "7", "name"},
+		{"POST", api.PathStatus + "?pool=a", `{"config":{}}`, 400, "4", "takes no parameters"},
 		{"GET", api.PathStatus, "{}", 400, "6", "takes no body"},
 		{"DELETE", api.PathAttachments + "?container=c1", "{}", 400, "6", "takes no body"},
 
@@ -140,13 +143,13 @@ func FuzzAddBody(f *testing.F) {
 		addBody, gcBody, ``, `{}`, `null`, `[]`, `{"containerID":"a"}`, `{"network":"n","valid":null}`,
 		`{"network":"n","valid":[null]}`, `{"config":null,"netns":null,"ifname":null,"containerID":null}`,
 		`{"containerID":"a","ifname":"b","netns":{"path":"/x","dev":-1},"config":[]}`, `{"minAge":1e99}`,
-		strings.Replace(addBody, `7}`, `18446744073709551616}`, 1), strings.Repeat(`{"a":`, 100), "{\"a\":\"\xff\"}",
+		statusBody, strings.Replace(addBody, `7}`, `18446744073709551616}`, 1), strings.Repeat(`{"a":`, 100), "{\"a\":\"\xff\"}",
 	} {
 		f.Add(body)
 	}
 	s := handler()
 	f.Fuzz(func(t *testing.T, body string) {
-		for _, path := range []string{api.PathAttachments, api.PathCheck, api.PathGC, api.PathAdopt} {
+		for _, path := range []string{api.PathAttachments, api.PathCheck, api.PathGC, api.PathAdopt, api.PathStatus} {
 			fuzzed(t, s, "POST", &url.URL{Path: path}, body)
 		}
 	})

@@ -31,8 +31,9 @@ import (
 const (
 	addBody = `{"containerID":"c1","ifname":"eth0","netns":{"path":"/run/netns/a","dev":4,"ino":4026531840,"id":7},` +
 		`"args":"K8S_POD_NAME=web-0","config":{"cniVersion":"1.1.0","name":"net","type":"berth-cni"}}`
-	gcBody = `{"network":"net","valid":[{"containerID":"c1","ifname":"eth0"}],"minAge":5,"dryRun":true}`
-	allOf  = "network=net&container=c1&ifname=eth0&namespace=default&pod=web-0&uid=u1&address=fd00::7&link=babcdaaaaaaaaaa"
+	statusBody = `{"config":{"cniVersion":"1.1.0","name":"net","type":"berth-cni","defaultNetworks":["storage"]}}`
+	gcBody     = `{"network":"net","valid":[{"containerID":"c1","ifname":"eth0"}],"minAge":5,"dryRun":true}`
+	allOf      = "network=net&container=c1&ifname=eth0&namespace=default&pod=web-0&uid=u1&address=fd00::7&link=babcdaaaaaaaaaa"
 )
 
 // example is a request whose answer the document has to describe.
@@ -100,6 +101,10 @@ func conversations() []example {
 		{method: "GET", target: api.PathStatus, want: 200},
 		{method: "GET", target: api.PathStatus + "?pool=p", hook: cni.Errorf(cni.CodeConfig, "m", "d"), want: 400},
 		{method: "GET", target: api.PathStatus, hook: cni.Errorf(cni.CodeNotAvailable, "m", "d"), want: 503},
+		{method: "POST", target: api.PathStatus, body: statusBody, want: 200},
+		{method: "POST", target: api.PathStatus, body: `{}`, wrong: true, want: 400},
+		{method: "POST", target: api.PathStatus, body: statusBody, hook: cni.Errorf(cni.CodeLimited, "m", "d"), want: 503},
+		{method: "POST", target: api.PathStatus, body: statusBody + blanks, want: 413},
 		{method: "GET", target: api.PathPools, want: 200},
 		{method: "GET", target: api.PathPools + "?bogus=1", wrong: true, want: 400},
 		{method: "GET", target: api.PathHistory, want: 200},

@@ -67,6 +67,7 @@ func (a *agent) routes() []server.Route {
 		// It waits for the API server, so it takes no place from those who wait for the agent alone.
 		{Method: "GET", Path: api.PathPods, Verb: "cluster_pods", Call: a.clusterPods, Limit: 10 * time.Second},
 		{Method: "GET", Path: api.PathStatus, Verb: "status", Call: a.status, Parameters: []string{"pool"}, Limit: 10 * time.Second},
+		{Method: "POST", Path: api.PathStatus, Verb: "ready", Call: a.ready, Limit: 10 * time.Second}, // it waits for plugins
 		{Method: "GET", Path: api.PathHistory, Verb: "history", Stream: a.history, Parameters: historyParameters},
 		{Method: "GET", Path: api.PathEvents, Verb: "events", Stream: a.follow, Parameters: []string{"since"}},
 		{Method: "GET", Path: api.PathOpenAPI, Verb: "openapi", Handler: serveOpenAPI},

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/daemon/server"
 )
 
@@ -50,6 +51,25 @@ func (a *agent) audit(r *server.Request) (*server.Answer, error) {
 }
 
 // status answers at once, also while the ledger is being restored.
+// ready answers a STATUS that is also about the networks of a configuration.
+func (a *agent) ready(r *server.Request) (*server.Answer, error) {
+	var req api.StatusRequest
+	if err := r.Body(&req, "config"); err != nil {
+		return nil, err
+	}
+	head, e := cni.ParseHead(req.Config)
+	if e != nil {
+		return nil, e
+	}
+	if _, err := a.verbs.Status(r.Ctx, head.Pool); err != nil {
+		return nil, err
+	}
+	if err := a.verbs.Ready(r.Ctx, req); err != nil {
+		return nil, err
+	}
+	return server.OK(struct{}{})
+}
+
 func (a *agent) status(r *server.Request) (*server.Answer, error) {
 	if pool, found := r.Query["pool"]; found {
 		if e := printable(api.MaxID)(pool); e != nil {

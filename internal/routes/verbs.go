@@ -17,7 +17,7 @@ import (
 // *api.Error as it is, a context's error with code 11, and any other error with code 999.
 // Verbs may be called at the same time.
 //
-// Before Server.Open only Status, ClusterPods and History are called.
+// Before Server.Open only Status, Ready, ClusterPods and History are called.
 type Verbs interface {
 	// Add returns the CNI result in the CNI version of the request's config.
 	Add(ctx context.Context, req api.AddRequest, w server.When) (json.RawMessage, error)
@@ -34,6 +34,8 @@ type Verbs interface {
 	// Status returns a complete status also with an error of code 50 or 51, which says that
 	// no attachment can be made. The server sets Restoring.
 	Status(ctx context.Context, pool string) (api.Status, error)
+	// Ready returns an error of code 50 or 51 if a network that a configuration gives to each pod is not ready.
+	Ready(ctx context.Context, req api.StatusRequest) error
 	Pools() []api.Pool
 	Ledger() api.Ledger
 	Audit(ctx context.Context) (api.Audit, error)

@@ -16,14 +16,14 @@ const backlog = 1024
 type lane int
 
 const (
-	others    lane = iota // ADD, CHECK, STATUS, VERSION
-	deletions             // DEL, GC
+	others    lane = iota // ADD, CHECK, GC, STATUS, VERSION
+	deletions             // DEL
 	lanes
 )
 
-// laneOf returns the lane of a verb.
+// laneOf returns the lane of a verb. GC is none of the deletions: no pod waits for it, and a plugin whose GC hangs must not have the place of a DEL.
 func laneOf(verb string) lane {
-	if verb == "DEL" || verb == "GC" {
+	if verb == "DEL" {
 		return deletions
 	}
 	return others

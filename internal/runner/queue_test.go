@@ -103,6 +103,7 @@ func TestTurns(t *testing.T) {
 		}
 		l.leave("DEL-f-0")
 		l.leave("ADD-e-0")
+		l.leave("ADD-g-0")
 		if !slices.Contains(l.ran, "GC--0") || !slices.Contains(l.ran, "STATUS--0") {
 			t.Errorf("ran are %q", l.ran)
 		}

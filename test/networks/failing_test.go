@@ -21,6 +21,7 @@ const flaky = `#!/bin/sh
 file=%[1]s/flaky-$CNI_CONTAINERID-$CNI_IFNAME
 case $(cat %[1]s/how.$CNI_COMMAND 2>/dev/null) in
 fail) echo '{"cniVersion":"1.0.0","code":123,"msg":"told to fail"}'; exit 1 ;;
+limited) echo '{"cniVersion":"1.1.0","code":51,"msg":"told to be limited"}'; exit 1 ;;
 later) touch $file; echo '{"cniVersion":"1.0.0","code":123,"msg":"told to fail"}'; exit 1 ;;
 crash) touch $file; kill -9 $$ ;;
 garbage) touch $file; echo garbage; exit 0 ;;

@@ -36,11 +36,14 @@ func (v *Verbs) prepare(ctx context.Context, add *addition, n networks.Network, 
 		return err
 	}
 	*own = append(*own, besideOthers{p, n})
-	if !add.mode.Pooled() {
+	if !add.hasOthersBeside() {
 		return v.takeBeside(ctx, own)
 	}
 	return nil
 }
+
+// hasOthersBeside reports whether other networks of the pod may be made while this one is.
+func (a *addition) hasOthersBeside() bool { return a.mode.Pooled() && len(a.make.Gateways) == 0 }
 
 // takeBeside makes what is planned, beside each other, and answers when all is made or has failed.
 func (v *Verbs) takeBeside(ctx context.Context, own *besides) error {

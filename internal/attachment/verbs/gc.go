@@ -2,6 +2,8 @@ package verbs
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -11,6 +13,8 @@ import (
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/mode"
+	"github.com/berth-net/berth/internal/turn"
 )
 
 // firstTries is how long a GC waits until everything has been tried once, so that it can
@@ -26,6 +30,9 @@ const firstTries = 5 * time.Second
 // GC leaves what a former CNI made alone (Record.Former), also if that network has the same name: the list has the attachments that the
 // runtime knows of the new network. Such an attachment goes by DEL, by `berth release`, by a reboot, or when its network namespace
 // is gone.
+//
+// At last GC has other plugins give back what belongs to no attachment of theirs in the ledger (collect). GC answers with the errors of
+// these plugins, once it has tried all.
 func (v *Verbs) GC(ctx context.Context, req api.GCRequest, w daemon.When) (api.Deleted, error) {
 	valid := make(map[api.GCValid]bool, len(req.Valid))
 	for _, v := range req.Valid {
@@ -75,8 +82,57 @@ func (v *Verbs) GC(ctx context.Context, req api.GCRequest, w daemon.When) (api.D
 		return api.Deleted{}, answer.Numbered(err)
 	}
 	v.trailOf("detached by GC", left, seen, w)
+	if err := v.collect(ctx, req); err != nil {
+		return api.Deleted{}, answer.Numbered(err)
+	}
 	d.Released, d.Owed = len(left), v.owes(all)
 	return d, nil
+}
+
+// collect passes GC on to the plugins of all networks that others make. What they spare is what the ledger has, and never the
+// runtime's list, which has only first attachments. But if the runtime has an attachment that the ledger lacks, or the ledger has lacked one
+// that was found in the kernel, then pods may have networks of which nobody knows: a lost ledger, or a former CNI whose pods were not adopted. Then
+// collect asks no plugin, since they would take the addresses of pods that live.
+func (v *Verbs) collect(ctx context.Context, req api.GCRequest) error {
+	if why := v.unsureOf(req); why != "" {
+		v.Log.Warn("GC is not passed on to other plugins: they might take away what pods have", "network", req.Network, "reason", why)
+		return nil
+	}
+	aside, over, _ := turn.Aside(ctx)
+	defer over()
+	owners := func() (all []hold.Owner) {
+		for _, e := range v.index.All() {
+			all = append(all, e.Owner)
+		}
+		return all
+	}
+	var errs []error
+	for _, m := range v.modes {
+		if x, ok := m.(mode.Executor); ok {
+			words, err := x.Collect(aside, owners)
+			for _, w := range words {
+				v.Log.Info("GC of another plugin", "what", w)
+			}
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// unsureOf returns why the ledger may lack networks of pods; "": it lacks none.
+func (v *Verbs) unsureOf(req api.GCRequest) string {
+	for _, e := range v.index.All() {
+		if e.Record.Adopted {
+			return fmt.Sprintf("the ledger lacked attachment %s (%s)", e.Owner.ID, e.Record.Key)
+		}
+	}
+	for _, a := range req.Valid {
+		known := slices.ContainsFunc(v.index.Container(a.ContainerID), func(e *attachment.Entry) bool { return e.Record.Ifname == a.Ifname })
+		if !known {
+			return fmt.Sprintf("the ledger lacks %s of container %s, which is valid", a.Ifname, a.ContainerID)
+		}
+	}
+	return ""
 }
 
 // owes counts what attachments owe.

@@ -69,7 +69,7 @@ func isOf(e *attachment.Entry, all []networks.Network) *networks.Network {
 
 // joinAll makes the further networks of an ADD that are not there, and completes those that are. Networks of Berth's own that follow one
 // another are made beside each other: their commits are one write, and none hears of another. Plugins of others are executed one after
-// the other, and see what comes before them whole.
+// the other, and see what comes before them whole, as a network does through which the pod's default routes are to lead.
 func (v *Verbs) joinAll(ctx context.Context, first *attachment.Entry, lead *addition, pod ns.Handle) error {
 	joined := 0
 	for _, e := range v.index.Further(first.Owner.ID) {
@@ -79,7 +79,7 @@ func (v *Verbs) joinAll(ctx context.Context, first *attachment.Entry, lead *addi
 	for _, n := range lead.further {
 		joined++
 		add, err := v.further(ctx, first, lead, n, joined)
-		if err == nil && add != nil && !add.mode.Pooled() {
+		if err == nil && add != nil && !add.hasOthersBeside() {
 			err = v.takeBeside(ctx, &own)
 		}
 		if err == nil && add != nil {

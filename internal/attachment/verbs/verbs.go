@@ -1,5 +1,6 @@
 // Package verbs executes what a runtime asks of the agent. Each verb has a file: add.go,
-// del.go, check.go, gc.go. All that the verbs know of an interface comes from its mode.
+// del.go, check.go, gc.go; status.go is about other plugins alone. All that the verbs know of an
+// interface comes from its mode.
 package verbs
 
 import (

@@ -65,6 +65,7 @@ type List struct {
 	Args         string            // CNI_ARGS
 	Folders      []string          // CNI_PATH
 	DisableCheck bool
+	DisableGC    bool
 }
 
 // DNS has the fields of the CNI library's types.DNS, and converts to it.

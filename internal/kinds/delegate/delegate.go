@@ -27,6 +27,8 @@ type Options struct {
 	Run string
 	// First limits the first try of a DEL; 0: FirstTry.
 	First time.Duration
+	// GCTime and StatusTime limit what the plugins of a network take for these verbs; 0: the constants of these names.
+	GCTime, StatusTime time.Duration
 }
 
 // The first try of a DEL ends soon: the same pod's other networks wait for it, since a container's plugins run one after the other (CNI 1.1,
@@ -44,12 +46,16 @@ type Delegates struct {
 	begun map[string]*Spec
 	// tried has the specs, by their text, for which this run has tried a DEL that has not succeeded.
 	tried map[string]bool
+	// shutNow has the networks whose GC is under way; the channel is closed when it has ended.
+	shutNow map[string]chan struct{}
+	// last has the list for which this run has last executed ADD, by its network.
+	last map[string]*Spec
 }
 
 // New returns delegates.
 func New(o Options) *Delegates {
-	o.First = cmp.Or(o.First, FirstTry)
-	return &Delegates{Options: o, begun: map[string]*Spec{}, tried: map[string]bool{}}
+	o.First, o.GCTime, o.StatusTime = cmp.Or(o.First, FirstTry), cmp.Or(o.GCTime, GCTime), cmp.Or(o.StatusTime, StatusTime)
+	return &Delegates{Options: o, begun: map[string]*Spec{}, tried: map[string]bool{}, shutNow: map[string]chan struct{}{}, last: map[string]*Spec{}}
 }
 
 // Kind returns the kind. Its things end: another program may take a pod's interface away, and the plugins might give a new one
@@ -101,9 +107,13 @@ func (d *Delegates) acquire(ctx context.Context, h hold.Hold) error {
 	if err == nil {
 		err = errors.Join(d.find(s, all)...)
 	}
+	if err == nil {
+		err = d.await(ctx, s.Network)
+	}
 	if err != nil {
 		return err
 	}
+	d.remember(s)
 	if d.mayHaveBegun(s) {
 		if err := d.del(ctx, s, s.Netns.Path); err != nil {
 			return fmt.Errorf("undoing an earlier ADD: %w", err)

@@ -2,6 +2,7 @@ package delegate_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
@@ -36,13 +38,16 @@ func TestMain(m *testing.M) {
 }
 
 // plugin is a plugin that makes a bridge in the pod, under the interface's name, and keeps a file for it, as an IPAM plugin does. It
-// writes into a log what it is asked. A file FAIL.TYPE.VERB makes it fail after its work.
+// writes into a log what it is asked. GC removes the files of attachments that are not valid. A file FAIL.TYPE.VERB makes it fail after its work.
 func plugin(dir string) error {
 	in, err := io.ReadAll(os.Stdin)
 	if err != nil {
 		return err
 	}
-	var conf struct{ Type, Name, CNIVersion string }
+	var conf struct {
+		Type, Name, CNIVersion string
+		Valid                  []types.GCAttachment `json:"cni.dev/valid-attachments"`
+	}
 	if err := json.Unmarshal(in, &conf); err != nil {
 		return err
 	}
@@ -67,6 +72,10 @@ func plugin(dir string) error {
 				return err
 			}
 		}
+	case "GC":
+		if err := collect(filepath.Join(dir, "state", conf.Type+"-"), conf.Valid); err != nil {
+			return err
+		}
 	case "DEL":
 		if err := os.Remove(file); err != nil && !os.IsNotExist(err) {
 			return err
@@ -85,6 +94,17 @@ func plugin(dir string) error {
 			conf.CNIVersion, ifname, os.Getenv("CNI_NETNS"))
 	}
 	return nil
+}
+
+// collect removes the files with a prefix that belong to no valid attachment.
+func collect(prefix string, valid []types.GCAttachment) error {
+	files, err := filepath.Glob(prefix + "*")
+	for _, file := range files {
+		if !slices.ContainsFunc(valid, func(a types.GCAttachment) bool { return file == prefix+a.ContainerID+"-"+a.IfName }) {
+			err = errors.Join(err, os.Remove(file))
+		}
+	}
+	return err
 }
 
 func inPod(f func(*rtnl.Conn) error) error {

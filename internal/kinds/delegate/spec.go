@@ -37,6 +37,8 @@ type Spec struct {
 	Folders   []string `json:"folders"`        // CNI_PATH, where the plugins are
 	// DisableCheck says that the list wants no CHECK.
 	DisableCheck bool `json:"disableCheck,omitempty"`
+	// DisableGC says that the list wants no GC: others have attachments of the same network.
+	DisableGC bool `json:"disableGC,omitempty"`
 	// Run names the run of the agent that has made the spec (Options.Run): in that run, and in no other, the kind knows whether a
 	// plugin has been executed for the spec.
 	Run string `json:"run"`

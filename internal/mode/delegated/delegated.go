@@ -27,12 +27,16 @@ type Options struct {
 	Run string
 	// Check has the plugins compare a network with what they have made (delegate.Delegates.Check).
 	Check func(context.Context, *delegate.Spec) error
+	// GC has the plugins of networks give back what is none of the kept attachments' (delegate.Delegates.GC).
+	GC func(ctx context.Context, kept func() []*delegate.Spec) (words []string, err error)
+	// Status has the plugins of a list say whether they are ready (delegate.Delegates.Status).
+	Status func(context.Context, *delegate.Spec) error
 }
 
 // Delegated is the mode.
 type Delegated struct{ Options }
 
-var _ mode.Mode = (*Delegated)(nil)
+var _ mode.Executor = (*Delegated)(nil)
 
 // New returns the mode.
 func New(o Options) *Delegated { return &Delegated{o} }
@@ -62,16 +66,23 @@ func (*Delegated) Vacant(r attachment.Record, pod mode.Pod) error { return mode.
 
 // Plan returns the owner that the attachment will be.
 func (m *Delegated) Plan(_ context.Context, id hold.ID, r attachment.Record, c *netconf.Conf) (hold.Owner, func(), error) {
+	s := m.list(c)
+	s.ID, s.Container, s.Netns, s.Ifname = id, r.ContainerID, r.Netns, r.Ifname
+	o := hold.Owner{ID: id, Meta: r.Encode(), Holds: []hold.Hold{{Owner: id, Spec: s}}}
+	mode.Lead(&o, r, c)
+	return o, func() {}, nil
+}
+
+// list returns what a configuration says of its plugins.
+func (m *Delegated) list(c *netconf.Conf) *delegate.Spec {
 	s := &delegate.Spec{
-		ID: id, Network: c.Name, Version: c.Version, Container: r.ContainerID, Netns: r.Netns, Ifname: r.Ifname,
-		Args: c.List.Args, Folders: c.List.Folders, DisableCheck: c.List.DisableCheck, Run: m.Run,
+		Network: c.Name, Version: c.Version, Args: c.List.Args, Folders: c.List.Folders,
+		DisableCheck: c.List.DisableCheck, DisableGC: c.List.DisableGC, Run: m.Run,
 	}
 	for _, p := range c.List.Plugins {
 		s.Plugins = append(s.Plugins, string(p))
 	}
-	o := hold.Owner{ID: id, Meta: r.Encode(), Holds: []hold.Hold{{Owner: id, Spec: s}}}
-	mode.Lead(&o, r, c)
-	return o, func() {}, nil
+	return s
 }
 
 // Taken has nothing to do.
@@ -165,4 +176,24 @@ func (m *Delegated) VerifyPodCeded(ctx context.Context, o hold.Owner, ceded rtnl
 		return fmt.Errorf("%w: %w", hold.ErrChanged, err)
 	}
 	return err // nil, or nobody knows
+}
+
+// Collect has the plugins of all networks give back what belongs to none of the owners (CNI 1.1, section 4, GC).
+func (m *Delegated) Collect(ctx context.Context, owners func() []hold.Owner) (words []string, err error) {
+	return m.GC(ctx, func() (kept []*delegate.Spec) {
+		for _, o := range owners() {
+			if s, err := specOf(o); err == nil {
+				kept = append(kept, s)
+			}
+		}
+		return kept
+	})
+}
+
+// Ready has the plugins of a network say whether they are ready (CNI 1.1, section 4, STATUS).
+func (m *Delegated) Ready(ctx context.Context, c *netconf.Conf) error {
+	if err := m.Fit(attachment.Record{}, c); err != nil {
+		return err
+	}
+	return m.Status(ctx, m.list(c))
 }

@@ -23,7 +23,7 @@ import (
 // what no ledger knows; it takes attachments of other modes for its own.
 func List(d *daemon.Daemon, n *node.Node, g *ground.Ground, t *traffic.Traffic) (finder mode.Finder, all mode.Modes) {
 	r := routed.New(options(d, n, g, t))
-	all = mode.Modes{r, delegated.New(delegated.Options{Run: n.Delegates.Run, Check: n.Delegates.Check})}
+	all = mode.Modes{r, delegated.New(delegated.Options{Run: n.Delegates.Run, Check: n.Delegates.Check, GC: n.Delegates.GC, Status: n.Delegates.Status})}
 	if n.Macvlans == nil {
 		return r, all
 	}

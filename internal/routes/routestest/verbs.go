@@ -171,6 +171,11 @@ func (v *Verbs) Status(ctx context.Context, _ string) (api.Status, error) {
 	}, v.hook(ctx, "status", server.When{})
 }
 
+// Ready finds everything ready.
+func (v *Verbs) Ready(ctx context.Context, _ api.StatusRequest) error {
+	return v.hook(ctx, "ready", server.When{})
+}
+
 // Pools has one pool of two blocks, one of them larger than 2^53.
 func (v *Verbs) Pools() []api.Pool {
 	_ = v.hook(context.Background(), "pools", server.When{})
