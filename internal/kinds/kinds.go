@@ -51,7 +51,7 @@ func (d *Doors) List(t Tracked, r flows.Routes) hold.Kinds {
 	if d.WireGuard != nil {
 		all = append(all, d.WireGuard.DeviceKind(), d.WireGuard.PeerKind())
 	}
-	return append(all, d.NodeRoutes.Kind(), flows.Kind(t, r), d.Links.Kind(), d.Ports.Kind(), d.Delegates.Kind(), d.Statuses.Kind())
+	return append(all, d.NodeRoutes.Kind(), flows.Kind(t, r), d.Links.Kind(), d.Ports.Kind(), d.Delegates.Kind(), d.Delegates.IPAMKind(), d.Statuses.Kind())
 }
 
 // Tunnel is the tunnel to other nodes.
