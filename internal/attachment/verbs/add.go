@@ -221,8 +221,10 @@ func (v *Verbs) standing(ctx context.Context, add *addition, pod ns.Handle) (_ *
 				return nil, nil, cni.Errorf(cni.CodeTaken, "interface exists in the pod", "a former CNI has made %s in %s, which is attachment %s: DEL it first",
 					add.record.Ifname, add.record.Netns.Path, e.Owner.ID)
 			}
-			if err := asWished(e, add.make); err != nil {
-				return nil, nil, err
+			if v.incomplete(e) == nil { // otherwise nobody can tell before it is complete (whole)
+				if err := asWished(e, add.make); err != nil {
+					return nil, nil, err
+				}
 			}
 			if add.mode, err = v.modes.Of(e.Record.Mode); err != nil { // the mode in the configuration is for new pods
 				return nil, nil, err
@@ -304,6 +306,10 @@ func (v *Verbs) attach(ctx context.Context, add *addition, old []*attachment.Ent
 			return nil, err
 		}
 	}
+	if err := v.returned(ctx, add); err != nil {
+		undo()
+		return nil, err
+	}
 	err = v.Engine.Take(ctx, o, unburied)
 	var refused *engine.RefusedError
 	if errors.As(err, &refused) {
@@ -313,7 +319,11 @@ func (v *Verbs) attach(ctx context.Context, add *addition, old []*attachment.Ent
 		return nil, err
 	}
 	add.mode.Taken(o)
-	return v.index.Entry(o, add.record), nil // o has what its holds have discovered
+	e, err := v.complete(ctx, v.index.Entry(o, add.record)) // o has what its holds have discovered
+	if err != nil {
+		return nil, errors.Join(err, v.undo(ctx, e, true))
+	}
+	return e, nil
 }
 
 // elsewhere refuses an ADD that asks for an address or a host port of an attachment that the ADD

@@ -10,6 +10,7 @@ import (
 	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/mode"
 	"github.com/berth-net/berth/internal/mode/delegated"
+	"github.com/berth-net/berth/internal/mode/lent"
 	"github.com/berth-net/berth/internal/mode/routed"
 	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/traffic"
@@ -19,7 +20,8 @@ import (
 // what no ledger knows; it takes attachments of other modes for its own.
 func List(d *daemon.Daemon, n *node.Node, g *ground.Ground, t *traffic.Traffic) (finder mode.Finder, all mode.Modes) {
 	r := routed.New(options(d, n, g, t))
-	return r, mode.Modes{r, delegated.New(delegated.Options{Run: n.Delegates.Run, Check: n.Delegates.Check})}
+	own := lent.New(r, lent.Options{Run: n.Delegates.Run, Check: n.Delegates.Check, PoolOf: g.PoolOf, Reached: n.Conn.Reached})
+	return r, mode.Modes{own, delegated.New(delegated.Options{Run: n.Delegates.Run, Check: n.Delegates.Check})}
 }
 
 // Kept returns a function that makes the mode of an attachment whose addresses another owner in the ledger has: they

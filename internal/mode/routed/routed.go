@@ -113,13 +113,23 @@ func (m *Routed) mtu(c *netconf.Conf) int {
 	return m.MTU()
 }
 
-// Fit refuses an MTU that is too small for a family of the pool, a burst that is too small for
-// the MTU, and a host port of a family that the pool lacks, or on a kernel that cannot map any.
+// Fit refuses what the pool cannot have (FitFor).
 func (m *Routed) Fit(r attachment.Record, c *netconf.Conf) error {
-	is6 := func(c netip.Prefix) bool { return c.Addr().Is6() }
-	if mtu := m.mtu(c); mtu < netconf.MinMTU6 && slices.ContainsFunc(m.Pools.CIDRs(r.Pool), is6) {
+	cidrs := m.Pools.CIDRs(r.Pool)
+	addrs := make([]netip.Addr, len(cidrs))
+	for i, c := range cidrs {
+		addrs[i] = c.Addr()
+	}
+	return m.FitFor(c, "pool "+r.Pool, addrs)
+}
+
+// FitFor refuses an MTU that is too small for a family of addresses, a burst that is too small for
+// the MTU, and a host port of a family that the addresses lack, or on a kernel that cannot map any. whose
+// says where the addresses come from.
+func (m *Routed) FitFor(c *netconf.Conf, whose string, addrs []netip.Addr) error {
+	if mtu := m.mtu(c); mtu < netconf.MinMTU6 && slices.ContainsFunc(addrs, netip.Addr.Is6) {
 		return cni.Errorf(cni.CodeConfig, "invalid configuration",
-			"mtu is %d; pool %s has IPv6, which needs %d or more", mtu, r.Pool, netconf.MinMTU6)
+			"mtu is %d; %s has IPv6, which needs %d or more", mtu, whose, netconf.MinMTU6)
 	}
 	if err := mode.FitBandwidth(c.Bandwidth, cmp.Or(m.mtu(c), link.DefaultMTU)); err != nil {
 		return err
@@ -129,10 +139,10 @@ func (m *Routed) Fit(r attachment.Record, c *netconf.Conf) error {
 			"this kernel lacks something of what they need (nft_nat, nft_masq, nft_fib, nft_ct); berth status says so too")
 	}
 	for _, p := range c.Ports {
-		same := func(c netip.Prefix) bool { return c.Addr().Is4() == p.HostIP.Is4() }
-		if p.HostIP.IsValid() && !slices.ContainsFunc(m.Pools.CIDRs(r.Pool), same) {
+		same := func(a netip.Addr) bool { return a.Is4() == p.HostIP.Is4() }
+		if p.HostIP.IsValid() && !slices.ContainsFunc(addrs, same) {
 			return cni.Errorf(cni.CodeConfig, "invalid configuration: runtimeConfig.portMappings",
-				"hostIP is %s; pool %s has no addresses of its family", p.HostIP, r.Pool)
+				"hostIP is %s; %s has no addresses of its family", p.HostIP, whose)
 		}
 	}
 	return nil
@@ -148,17 +158,24 @@ func (m *Routed) Plan(ctx context.Context, id hold.ID, r attachment.Record, c *n
 	if err != nil {
 		return hold.Owner{}, nil, err
 	}
-	w := wish{MTU: m.mtu(c), MAC: c.MAC, Ports: mode.Mappings(c.Ports, claim.Addrs()), Bandwidth: c.Bandwidth}
-	undo := func() { m.Unclaim(claim) }
+	o, undo, err := m.PlanFor(ctx, id, r, c, claim.Addrs())
+	if err != nil {
+		m.Unclaim(claim)
+		return hold.Owner{}, nil, err
+	}
+	return o, func() { undo(); m.Unclaim(claim) }, nil
+}
+
+// PlanFor is Plan for an attachment whose addresses are chosen: it claims the host ports alone.
+func (m *Routed) PlanFor(ctx context.Context, id hold.ID, r attachment.Record, c *netconf.Conf, addrs []netip.Addr) (o hold.Owner, undo func(), err error) {
+	w := wish{MTU: m.mtu(c), MAC: c.MAC, Ports: mode.Mappings(c.Ports, addrs), Bandwidth: c.Bandwidth}
+	undo = func() {}
 	if len(w.Ports) > 0 {
-		unport, err := m.ClaimPorts(ctx, id, w.Ports)
-		if err != nil {
-			undo()
+		if undo, err = m.ClaimPorts(ctx, id, w.Ports); err != nil {
 			return hold.Owner{}, nil, err
 		}
-		undo = func() { unport(); m.Unclaim(claim) }
 	}
-	return plan(id, m.Instance, r, w, claim.Addrs()), undo, nil
+	return plan(id, m.Instance, r, w, addrs), undo, nil
 }
 
 // Taken has the kernel forget the connections that others have begun with the attachment's addresses since Plan.
