@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/invoke"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/berth-net/berth/api"
@@ -44,6 +45,7 @@ type rig struct {
 	observe  func(kind, op string, took time.Duration, holds int, err error)
 	decorate func(engine.Ledger, hold.Kinds) (engine.Ledger, hold.Kinds)
 	wire     func(name string, mtu int) error // makes WireGuard devices; nil: the kernel does
+	plugins  invoke.Exec                      // of other CNI plugins; nil: berth-runner
 	boots    int                              // how often the node was rebooted, for all that its agent knows
 	booted   int64                            // CLOCK_BOOTTIME at the last such reboot, ns
 }
@@ -99,6 +101,9 @@ func (r *rig) open() error {
 	a, err := open(o, r.kernel, false)
 	if err == nil {
 		r.Agent = a
+		if r.plugins != nil {
+			a.node.Delegates.Exec = r.plugins
+		}
 	}
 	return err
 }

@@ -16,7 +16,7 @@ var errTaking = errors.New("the agent has not yet taken what pods of its new add
 const takingLimit = 2 * time.Second
 
 // Equipped refuses a pool if the node lacks something that its pods need, such as the table
-// by which they are cut off, or their CIDR's unreachable route. While a reload takes that for new CIDRs,
+// by which they are cut off, or their CIDR's unreachable route. "" stands for pods without a pool. While a reload takes that for new CIDRs,
 // Equipped waits, for two seconds at most, and lets other requests have the place of ctx meanwhile (turn.Place).
 func (g *Ground) Equipped(ctx context.Context, pool string) error {
 	err := g.Lacking(pool)
@@ -38,6 +38,9 @@ func (g *Ground) Lacking(pool string) error {
 	lack := g.lack.Load()
 	if lack == nil {
 		return nil // Hold has not run: the agent was not restored, and serves nobody
+	}
+	if pool == everyPool {
+		return (*lack)[everyPool]
 	}
 	return errors.Join((*lack)[everyPool], (*lack)[pool])
 }

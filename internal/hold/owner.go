@@ -108,6 +108,13 @@ type Namer interface {
 	Names() []Name
 }
 
+// Lent is a Namer whose names somebody else lends to the owner, and gives to others as soon as the hold is released: an address of an
+// IPAM plugin. So the ledger lets no such name rest.
+type Lent interface {
+	Namer
+	Lent()
+}
+
 // Unknown is the spec of a kind that this program does not have. Berth shows and keeps it.
 // The release of its owner stays owed until a program that knows the kind runs.
 type Unknown struct {
@@ -168,6 +175,16 @@ func (o Owner) NamesIn(space string) []string {
 	for _, n := range o.Names {
 		if n.Space == space {
 			names = append(names, n.Name)
+		}
+	}
+	return names
+}
+
+// Lent returns the names that somebody else has lent to the owner.
+func (o Owner) Lent() (names []Name) {
+	for _, h := range o.Holds {
+		if s, ok := h.Spec.(Lent); ok {
+			names = append(names, s.Names()...)
 		}
 	}
 	return names

@@ -59,7 +59,7 @@ func (d *Doors) List(t Tracked, r flows.Routes) hold.Kinds {
 	if d.Macvlans != nil {
 		all = append(all, d.Macvlans.Kind())
 	}
-	return append(all, d.Ports.Kind(), d.Delegates.Kind(), d.Gateways, d.Statuses.Kind())
+	return append(all, d.Ports.Kind(), d.Delegates.Kind(), d.Delegates.IPAMKind(), d.Gateways, d.Statuses.Kind())
 }
 
 // Tunnel is the tunnel to other nodes.

@@ -66,7 +66,7 @@ func ReleasingAfter(id hold.ID, at time.Time, earlier hold.Earlier) Op {
 }
 
 // Forget drops the owner and frees its names. If Options.Rest gives a name a rest, the rest begins
-// at `at`, a time of Options.Clock. Forgetting an unknown owner succeeds. Forget fails with
+// at `at`, a time of Options.Clock. A name that somebody else has lent to the owner (hold.Lent) does not rest. Forgetting an unknown owner succeeds. Forget fails with
 // ErrNeeded for an owner that others need.
 func Forget(id hold.ID, at time.Time) Op { return forget{id: id, at: at} }
 

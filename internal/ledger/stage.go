@@ -73,9 +73,10 @@ func (b *batch) update(id hold.ID, change func(*hold.Owner) error) error {
 	if err := b.need(before.owner, after.owner); err != nil {
 		return err
 	}
+	lent := before.owner.Lent()
 	for _, n := range before.owner.Names {
 		if !slices.Contains(after.owner.Names, n) {
-			b.free(n, b.now)
+			b.free(n, b.now, slices.Contains(lent, n))
 		}
 	}
 	for _, n := range after.owner.Names {
@@ -154,12 +155,9 @@ func (b *batch) forget(id hold.ID, at time.Time, unused bool) error {
 	if n, _ := b.needers.get(id); n > 0 {
 		return fmt.Errorf("%w: %d", ErrNeeded, n)
 	}
+	lent := before.owner.Lent()
 	for _, n := range before.owner.Names {
-		if unused {
-			b.names.drop(n)
-		} else {
-			b.free(n, at)
-		}
+		b.free(n, at, unused || slices.Contains(lent, n))
 	}
 	b.leave(before.owner.Needs, id)
 	b.is(burying)
@@ -205,10 +203,13 @@ func (b *batch) claim(n hold.Name, id hold.ID) error {
 	return nil
 }
 
-// free takes a name from its owner. The name then rests from the time `at` on, if Options.Rest
+// free takes a name from its owner. Unless the name need not rest, it then rests from the time `at` on, if Options.Rest
 // gives it a rest.
-func (b *batch) free(n hold.Name, at time.Time) {
+func (b *batch) free(n hold.Name, at time.Time, restless bool) {
 	b.names.drop(n)
+	if restless {
+		return
+	}
 	if d := b.ledger.opts.Rest(n); d > 0 {
 		b.rest(n, rested{at.UnixNano(), b.spans.of(at, at.Add(d))})
 	}

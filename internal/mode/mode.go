@@ -43,7 +43,8 @@ type Mode interface {
 	// compares its configuration with the plan. undo gives the names back; the caller calls
 	// undo if the owner does not get into the ledger.
 	Plan(ctx context.Context, id hold.ID, r attachment.Record, c *netconf.Conf) (o hold.Owner, undo func(), err error)
-	// Taken is called with an owner that Plan returned, once the engine has taken it, and before anybody hears of that.
+	// Taken is called with an owner that Plan returned, once the engine has taken it, and before anybody hears of that. It is called again once
+	// the owner is complete (Completer).
 	Taken(o hold.Owner)
 	// Result is the CNI result of an attachment: a function of its record.
 	Result(o hold.Owner, r attachment.Record) (*types100.Result, error)
@@ -105,6 +106,21 @@ type Finder interface {
 	// Survey finds every attachment of this agent's instance on the node. epoch is the epoch
 	// in which they live, and now the wall clock's time.
 	Survey(epoch string, now time.Time) ([]Found, error)
+}
+
+// Completer is a mode some of whose plans lack what is unknown before the engine has taken them, such as the addresses that an IPAM
+// plugin gives. The attachment is incomplete until the engine has changed its owner as Complete says. If the agent ends before that, a
+// repeated ADD completes the attachment; its release is that of any other.
+type Completer interface {
+	Mode
+	// Lender is the name of the kind of what an incomplete attachment has. Whoever gives that knows an attachment by its key alone: a former
+	// attachment of the key has to have given its own back before the engine takes another one.
+	Lender() string
+	// Incomplete reports whether an attachment lacks something.
+	Incomplete(o hold.Owner) bool
+	// Complete returns the change that gives an incomplete attachment what it lacks. undo gives back names that Complete has chosen; the caller
+	// calls undo if nothing of the change gets into the ledger.
+	Complete(ctx context.Context, o hold.Owner, r attachment.Record) (change func(*hold.Owner) error, undo func(), err error)
 }
 
 // Sight is what can be seen of a link that no owner in the ledger has.

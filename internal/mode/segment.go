@@ -43,12 +43,12 @@ func FitPool(mode, pool string, native bool, s Segments) error {
 	return cni.Errorf(cni.CodeConfig, "invalid configuration: pool", "pool %s %s, and mode %s needs %s: %s", pool, is, mode, wants, fitting)
 }
 
-// FitMTU refuses an MTU, in bytes, that is too small for IPv6 if a pool has it. 0 is no MTU.
-func FitMTU(mtu int, pool string, cidrs []netip.Prefix) error {
-	is6 := func(c netip.Prefix) bool { return c.Addr().Is6() }
-	if mtu > 0 && mtu < netconf.MinMTU6 && slices.ContainsFunc(cidrs, is6) {
+// FitMTU refuses an MTU, in bytes, that is too small for IPv6 if one of the addresses is of it. 0 is no MTU. whose says where the addresses come
+// from, such as "pool blue".
+func FitMTU(mtu int, whose string, addrs []netip.Addr) error {
+	if mtu > 0 && mtu < netconf.MinMTU6 && slices.ContainsFunc(addrs, netip.Addr.Is6) {
 		return cni.Errorf(cni.CodeConfig, "invalid configuration",
-			"mtu is %d; pool %s has IPv6, which needs %d or more", mtu, pool, netconf.MinMTU6)
+			"mtu is %d; %s has IPv6, which needs %d or more", mtu, whose, netconf.MinMTU6)
 	}
 	return nil
 }

@@ -394,6 +394,7 @@ func (r *resolver) assign(ctx context.Context, all []chosen) error {
 func (r *resolver) configure(c chosen) (Network, error) {
 	to, one := c.Network, c.from
 	if one == nil {
+		r.lend(to.Conf)
 		return to, nil
 	}
 	configs, bad := one.Configure(c.asks, c.given)
@@ -409,6 +410,7 @@ func (r *resolver) configure(c chosen) (Network, error) {
 			return Network{}, cni.Errorf(bad.Code, bad.Msg, "network %s: %s", one.Label(), bad.Details)
 		}
 		conf.Gateways = c.asks.DefaultRoute
+		r.lend(conf)
 		to.Conf = conf
 		return to, nil
 	}
@@ -417,6 +419,13 @@ func (r *resolver) configure(c chosen) (Network, error) {
 		List: &netconf.List{Plugins: configs, Args: r.pod.Args, Folders: []string{r.says.BinDir}, DisableCheck: one.DisableCheck, DisableGC: one.DisableGC},
 	}
 	return to, nil
+}
+
+// lend says what an IPAM plugin gets beside its configuration.
+func (r *resolver) lend(c *netconf.Conf) {
+	if c != nil && c.IPAM != nil {
+		c.IPAM.Args, c.IPAM.Folders = r.pod.Args, []string{r.says.BinDir}
+	}
 }
 
 // own is the file name of Berth's plugin.

@@ -221,8 +221,10 @@ func (v *Verbs) standing(ctx context.Context, add *addition, pod ns.Handle) (_ *
 				return nil, nil, cni.Errorf(cni.CodeTaken, "interface exists in the pod", "a former CNI has made %s in %s, which is attachment %s: DEL it first",
 					add.record.Ifname, add.record.Netns.Path, e.Owner.ID)
 			}
-			if err := asWished(e, add.make); err != nil {
-				return nil, nil, err
+			if v.incomplete(e) == nil { // otherwise nobody can tell before it is complete (whole)
+				if err := asWished(e, add.make); err != nil {
+					return nil, nil, err
+				}
 			}
 			if add.mode, err = v.modes.Of(e.Record.Mode); err != nil { // the mode in the configuration is for new pods
 				return nil, nil, err
@@ -325,6 +327,10 @@ func (v *Verbs) planned(ctx context.Context, add *addition) (p planned, err erro
 
 // take makes what is planned.
 func (v *Verbs) take(ctx context.Context, p planned) (*attachment.Entry, error) {
+	if err := v.returned(ctx, p.addition); err != nil {
+		p.undo()
+		return nil, err
+	}
 	err := v.Engine.Take(ctx, p.owner, p.unburied)
 	var refused *engine.RefusedError
 	if errors.As(err, &refused) {
@@ -334,7 +340,11 @@ func (v *Verbs) take(ctx context.Context, p planned) (*attachment.Entry, error) 
 		return nil, err
 	}
 	p.mode.Taken(p.owner)
-	return v.index.Entry(p.owner, p.record), nil // the owner has what its holds have discovered
+	e, err := v.complete(ctx, v.index.Entry(p.owner, p.record)) // the owner has what its holds have discovered
+	if err != nil {
+		return nil, errors.Join(err, v.undo(ctx, e, true))
+	}
+	return e, nil
 }
 
 // elsewhere refuses an ADD that asks for an address or a host port of an attachment that the ADD

@@ -72,6 +72,15 @@ func (v *Verbs) whole(ctx context.Context, e *attachment.Entry, add *addition) e
 	if now == nil || !now.Owner.Wanted() {
 		return engine.ErrOvertaken
 	}
+	if v.incomplete(now) != nil {
+		var err error
+		if now, err = v.complete(ctx, now); err == nil {
+			err = asWished(now, add.make)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	if err := v.Engine.Settle(ctx, now.Owner); err != nil {
 		return err
 	}

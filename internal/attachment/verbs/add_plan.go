@@ -10,6 +10,7 @@ import (
 	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/cni/netconf"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/mode"
 	"github.com/berth-net/berth/internal/networks"
 )
 
@@ -43,7 +44,10 @@ func (v *Verbs) madeBy(add *addition, conf *netconf.Conf) (err error) {
 // attach to the pool what the configuration asks for.
 func (v *Verbs) fit(ctx context.Context, add *addition) (err error) {
 	pool := ""
-	if add.mode.Pooled() {
+	if err := add.lendable(); err != nil {
+		return err
+	}
+	if add.pooled() {
 		if pool, err = v.ground.Choose(ctx, add.record.Pod, add.make.Pool, add.who()); err != nil {
 			v.ground.Unserved(add.record.Pod, pool, err)
 			return err
@@ -64,9 +68,23 @@ func (v *Verbs) equipped(ctx context.Context, add *addition) error {
 	if !add.mode.Pooled() {
 		return nil
 	}
-	pool := add.record.Pool
+	pool, whose := add.record.Pool, "pods of no pool"
+	if pool != "" {
+		whose = "pool " + pool
+	}
 	if err := v.ground.Equipped(ctx, pool); err != nil {
-		return cni.Errorf(cni.CodeTryAgain, "the node is not ready for pods", "pool %s: %v", pool, err)
+		return cni.Errorf(cni.CodeTryAgain, "the node is not ready for pods", "%s: %v", whose, err)
+	}
+	return nil
+}
+
+// pooled reports whether the addresses come from a pool of the agent.
+func (a *addition) pooled() bool { return a.mode.Pooled() && a.make.IPAM == nil }
+
+// lendable refuses a configuration that names an IPAM plugin for a mode that takes no addresses of any.
+func (a *addition) lendable() error {
+	if _, can := a.mode.(mode.Completer); !can && a.make.IPAM != nil {
+		return cni.ConfigError("ipam.type", strconv.AppendQuote(nil, a.make.IPAM.Type), "no IPAM plugin: mode "+a.mode.Name()+" takes no addresses of one")
 	}
 	return nil
 }

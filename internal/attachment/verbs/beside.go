@@ -43,7 +43,9 @@ func (v *Verbs) prepare(ctx context.Context, add *addition, n networks.Network, 
 }
 
 // hasOthersBeside reports whether other networks of the pod may be made while this one is.
-func (a *addition) hasOthersBeside() bool { return a.mode.Pooled() && len(a.make.Gateways) == 0 }
+func (a *addition) hasOthersBeside() bool {
+	return a.mode.Pooled() && a.make.IPAM == nil && len(a.make.Gateways) == 0
+}
 
 // takeBeside makes what is planned, beside each other, and answers when all is made or has failed.
 func (v *Verbs) takeBeside(ctx context.Context, own *besides) error {

@@ -137,6 +137,10 @@ func (v *Verbs) stands(ctx context.Context, e *attachment.Entry) error {
 	if now == nil || !now.Owner.Wanted() {
 		return engine.ErrOvertaken
 	}
+	now, err := v.complete(ctx, now)
+	if err != nil {
+		return err
+	}
 	return v.Engine.Settle(ctx, now.Owner)
 }
 

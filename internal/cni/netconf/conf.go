@@ -55,6 +55,7 @@ type Conf struct {
 	MAC        []byte          // requested: 6 bytes; nil is Berth's choice
 	PrevResult json.RawMessage // as it stands; nil if absent. package result parses it
 	Networks   *Networks       // nil: the configuration says nothing of further networks
+	IPAM       *IPAM           // the plugin that gives the addresses; nil: a pool gives them
 	List       *List           // of mode ModeDelegated: what other plugins get. No configuration says it: package networks makes it
 	Gateways   []netip.Addr    // of the pod's default routes, which lead through this network; one of each family at most. As List
 }
@@ -66,6 +67,15 @@ type List struct {
 	Folders      []string          // CNI_PATH
 	DisableCheck bool
 	DisableGC    bool
+}
+
+// IPAM is what the configuration says of an IPAM plugin that gives the addresses instead of a pool (CNI 1.1, section 5). Requested addresses
+// are the plugin's to read.
+type IPAM struct {
+	Type    string          // the plugin's
+	Config  json.RawMessage // the whole configuration, as the plugin gets it; without prevResult
+	Args    string          // CNI_ARGS. Package networks sets it
+	Folders []string        // CNI_PATH. Package networks may set it anew
 }
 
 // DNS has the fields of the CNI library's types.DNS, and converts to it.
@@ -100,6 +110,9 @@ func Parse(raw []byte) (*Conf, *api.Error) {
 		}
 	}
 	if e := c.setNetworks(fields); e != nil {
+		return nil, e
+	}
+	if e := c.setIPAM(fields); e != nil {
 		return nil, e
 	}
 	if !c.Networks.Others() {
@@ -164,8 +177,7 @@ func (c *Conf) set(f scan.Field) (e *api.Error) {
 			return cni.ConfigError(f.Key, f.Value, "an object: the result of ADD")
 		}
 		c.PrevResult = json.RawMessage(f.Value)
-	case "ipam":
-		return checkIPAM(f.Value)
+	case "ipam": // Parse's
 	case "ipMasq":
 		if string(f.Value) != "false" {
 			return cni.FieldError(f.Key, f.Value, "masquerade is set for the whole node, in the agent's configuration")
@@ -183,13 +195,13 @@ func (c *Conf) set(f scan.Field) (e *api.Error) {
 
 // Keys returns the keys with which a configuration says what Berth should do.
 func Keys() []string {
-	return append([]string{"root", "pool", "mode", "mtu", "wait", "addWait", "gcMinAge", "dns"}, nativeKeys...)
+	return append([]string{"root", "pool", "ipam", "mode", "mtu", "wait", "addWait", "gcMinAge", "dns"}, nativeKeys...)
 }
 
 // knownKeys are all keys that a configuration may have, except keys with the prefix
 // cni.dev/: the specification may add more of these.
 var knownKeys = slices.Concat(Keys(), slices.Sorted(maps.Keys(networkReaders)), idleKeys, []string{
-	"cniVersion", "name", "type", "runtimeConfig", "prevResult", "ipam", "ipMasq",
+	"cniVersion", "name", "type", "runtimeConfig", "prevResult", "ipMasq",
 	// Keys for runtimes, which plugins ignore:
 	"args", "capabilities", "cniVersions", "disableCheck", "disableGC", "loadOnlyInlinedPlugins",
 })
@@ -217,19 +229,4 @@ func parseMTU(value []byte) (int, *api.Error) {
 		return 0, cni.ConfigError("mtu", value, "bytes from 68 (IPv4) or 1280 (IPv6) to 65535, or 0 for the agent's default")
 	}
 	return n, nil
-}
-
-// checkIPAM accepts only an empty ipam, which libcni and old tools write.
-func checkIPAM(value []byte) *api.Error {
-	const hint = "Berth manages addresses itself, in the agent's pools; choose one with \"pool\""
-	fields, err := scan.Object(value)
-	if err != nil {
-		return cni.FieldError("ipam", value, hint)
-	}
-	for _, f := range fields {
-		if s, err := fields.Text(f.Key); f.Key != "type" || err != nil || s != "" {
-			return cni.FieldError("ipam", value, hint)
-		}
-	}
-	return nil
 }

@@ -1,9 +1,11 @@
 package netconf_test
 
 import (
+	"bytes"
 	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -148,7 +150,11 @@ func TestParseRefuses(t *testing.T) {
 		{conf(`"gcMinAge":"-1s"`), 7, `gcMinAge is "-1s"; expected a duration`},
 		{conf(`"gcMinAge":60`), 7, `gcMinAge is 60; expected a string`},
 		{conf(`"wait":1`), 7, "wait is 1; expected true or false"},
-		{conf(`"ipam":{"type":"host-local"}`), 2, `"ipam": {"type":"host-local"}; Berth manages addresses itself`},
+		{conf(`"ipam":{"type":"a/b"}`), 7, `ipam.type is "a/b"; expected the file name of an IPAM plugin`},
+		{conf(`"ipam":{"type":1}`), 7, "ipam.type is 1"},
+		{conf(`"ipam":{"type":"berth-cni"}`), 7, "expected another plugin than Berth's"},
+		{conf(`"ipam":{"type":"host-local"},"pool":"blue"`), 7, `pool is "blue"; expected either pool or ipam`},
+		{conf(`"ipam":{"type":"","range":""}`), 2, "name an IPAM plugin by its type"},
 		{conf(`"ipam":{"range":""}`), 2, "ipam"},
 		{conf(`"ipam":"x"`), 2, "ipam"},
 		{conf(`"ipMasq":true`), 2, "whole node"},
@@ -237,13 +243,29 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
+// An IPAM plugin gets the whole configuration as it is, but for prevResult, and reads the requested addresses itself.
+func TestIPAM(t *testing.T) {
+	const ipam, runtime = `"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/16"}]]}`, `"runtimeConfig":{"ips":["10.1.0.7/16","10.1.0.8/16","x"],"mac":"02:00:00:00:00:01"}`
+	c, e := netconf.Parse([]byte(conf(ipam + "," + runtime + `,"prevResult":{"ips":[]},"mtu":1400,"binDir":"/plugins","args":{"cni":{"ips":["10.1.0.9"]}}`)))
+	if e != nil {
+		t.Fatal(e)
+	}
+	want := `{"args":{"cni":{"ips":["10.1.0.9"]}},"binDir":"/plugins","cniVersion":"1.1.0",` + ipam + `,"mtu":1400,"name":"net",` + runtime + `,"type":"berth-cni"}`
+	if got := c.IPAM; got.Type != "host-local" || string(got.Config) != want || !slices.Equal(got.Folders, []string{"/plugins"}) || c.IPs != nil || c.MAC == nil {
+		t.Errorf("IPAM plugin %s of %v gets\n%s\nwant\n%s\nand Berth has %+v", got.Type, got.Folders, got.Config, want, c)
+	}
+	if c, e = netconf.Parse([]byte(conf(ipam))); e != nil || !slices.Equal(c.IPAM.Folders, []string{netconf.DefaultBinDir}) {
+		t.Errorf("without binDir: %+v, %v", c, e)
+	}
+}
+
 // No input makes Parse panic. An accepted configuration keeps what Conf promises, and
 // ParseHead and ParseDel read the same from it.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		``, `{}`, conf(``), conf(`"mtu":1500,"wait":true,"root":"/x","pool":"p"`), conf(`"dns":{"nameservers":["::1"]}`),
 		conf(`"mode":"macvlan","master":"eth1","macvlanMode":"vepa"`),
-		conf(`"runtimeConfig":{"ips":["10.0.0.1/8","fd00::1"],"mac":"02:00:00:00:00:01"}`), conf(`"ipam":{"type":""}`),
+		conf(`"runtimeConfig":{"ips":["10.0.0.1/8","fd00::1"],"mac":"02:00:00:00:00:01"}`), conf(`"ipam":{"type":""}`), conf(`"ipam":{"type":"static","addresses":[]},"mtu":1400`),
 		conf(`"prevResult":{"interfaces":[{"name":"babcdefghij2345"},null,{"name":5}]}`), conf(`"cni.dev/x":{}`),
 		conf(`"runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80,"protocol":"udp","hostIP":"::1"}]}`),
 		conf(`"name":"a","name":"b"`), `{"name":"\ud800"}`, conf(`"mtu":1e3`), conf(`"runtimeConfig":{"ips":["::%"]}`),
@@ -261,6 +283,12 @@ func FuzzParse(f *testing.F) {
 		if cni.CheckNetworkName(c.Name) != nil || cni.CheckVersion("ADD", c.Version) != nil || c.Root == "" || len(c.IPs) > 2 ||
 			c.MTU != 0 && (c.MTU < netconf.MinMTU4 || c.MTU > netconf.MaxMTU) || len(c.MAC) != 0 && len(c.MAC) != 6 {
 			t.Fatalf("accepted %+v", c)
+		}
+		if c.IPAM != nil { // the mode reads the plugin's configuration again when it knows the addresses
+			again, e := netconf.Parse(c.IPAM.Config)
+			if e != nil || c.Pool != "" || c.IPs != nil || again.IPAM == nil || !bytes.Equal(again.IPAM.Config, c.IPAM.Config) || again.Mode != c.Mode || again.MTU != c.MTU {
+				t.Fatalf("accepted %+v, and the IPAM plugin's configuration as %+v, %v", c, again, e)
+			}
 		}
 		for name, parse := range map[string]func() (cni.Head, error){
 			"ParseHead": func() (cni.Head, error) { h, e := cni.ParseHead(raw); return h, asError(e) },

@@ -34,6 +34,7 @@ func (c *Conf) setRuntime(value []byte) *api.Error {
 		var e *api.Error
 		switch {
 		case scan.IsNull(f.Value):
+		case f.Key == "ips" && c.IPAM != nil: // the IPAM plugin's
 		case f.Key == "ips":
 			c.IPs, e = parseIPs(f.Value)
 		case f.Key == "mac":

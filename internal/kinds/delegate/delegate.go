@@ -74,11 +74,13 @@ func (d *Delegates) Kind() hold.Kind {
 
 // specOf returns a hold's spec.
 func specOf(h hold.Hold) (*Spec, error) {
-	s, ok := h.Spec.(*Spec)
-	if !ok {
-		return nil, fmt.Errorf("a hold of kind %s is no delegate", h.Spec.Kind())
+	switch s := h.Spec.(type) {
+	case *Spec:
+		return s, nil
+	case *IPAM:
+		return &s.Spec, nil
 	}
-	return s, nil
+	return nil, fmt.Errorf("a hold of kind %s is no delegate", h.Spec.Kind())
 }
 
 // acquire executes ADD, unless it has been. If an ADD may have begun that nobody knows the end of, because it failed or the agent was
@@ -89,7 +91,7 @@ func (d *Delegates) acquire(ctx context.Context, h hold.Hold) error {
 		return err
 	}
 	d.recall(s)
-	if s.placeless() {
+	if s.placeless() || s.lends() {
 		return nil
 	}
 	netns, err := d.Open(s.Netns)
@@ -120,15 +122,23 @@ func (d *Delegates) acquire(ctx context.Context, h hold.Hold) error {
 		}
 		s.Result = ""
 	}
-	switch there, err := netns.HasLink(s.Ifname); {
-	case err != nil:
-		return err
-	case there: // the plugins' DEL would delete it
-		return fmt.Errorf("interface %s exists in the pod: %w", s.Ifname, hold.ErrForeign)
+	if s.Type == "" {
+		if err := vacant(s, netns); err != nil {
+			return err
+		}
 	}
 	d.note(s)
 	err = d.add(ctx, s, all)
 	d.note(s)
+	return err
+}
+
+// vacant refuses a network whose interface is there already: the plugins' DEL would delete it.
+func vacant(s *Spec, netns ns.Handle) error {
+	there, err := netns.HasLink(s.Ifname)
+	if err == nil && there {
+		return fmt.Errorf("interface %s exists in the pod: %w", s.Ifname, hold.ErrForeign)
+	}
 	return err
 }
 

@@ -27,7 +27,7 @@ func TestKind(t *testing.T) {
 		Kind: w.Kind(),
 		Spec: func(t testing.TB, owner hold.ID) hold.Spec { return w.spec(t, owner) },
 		Example: &delegate.Spec{
-			ID: "abcdefghij", Network: "net-a", Version: "1.0.0", Plugins: []string{`{"type":"macvlan"}`}, Container: "c1",
+			ID: "abcdefghij", Network: "net-a", Version: "1.0.0", Type: "of IPAM alone", Plugins: []string{`{"type":"macvlan"}`}, Container: "c1",
 			Netns: ns.Ref{Path: "/run/netns/p", Dev: 4, Ino: 4026532000, ID: 7}, Ifname: "net1", Args: "K8S_POD_NAME=web", Folders: []string{"/opt/cni/bin"},
 			DisableCheck: true, DisableGC: true, Run: "run", Files: []string{"/var/lib/cni/results/net-a-c1-net1"}, Result: `{"cniVersion":"1.0.0"}`, Done: true,
 		},

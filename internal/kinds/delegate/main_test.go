@@ -1,6 +1,7 @@
 package delegate_test
 
 import (
+	"crypto/md5"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,6 +47,7 @@ func plugin(dir string) error {
 	}
 	var conf struct {
 		Type, Name, CNIVersion string
+		IPAM                   struct{ Type string }
 		Valid                  []types.GCAttachment `json:"cni.dev/valid-attachments"`
 	}
 	if err := json.Unmarshal(in, &conf); err != nil {
@@ -89,7 +91,10 @@ func plugin(dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, "FAIL."+conf.Type+"."+verb)); err == nil {
 		return fmt.Errorf("%s of %s fails, as it was told", verb, conf.Type)
 	}
-	if verb == "ADD" {
+	if conf.IPAM.Type != "" && verb == "ADD" {
+		pod := md5.Sum([]byte(os.Getenv("CNI_CONTAINERID")))
+		fmt.Printf(`{"cniVersion":%q,"ips":[{"address":"10.%d.%d.%d/8"}]}`, conf.CNIVersion, pod[0], pod[1], pod[2])
+	} else if verb == "ADD" {
 		fmt.Printf(`{"cniVersion":%q,"interfaces":[{"name":%q,"sandbox":%q}],"ips":[{"address":"10.1.2.3/24"}]}`,
 			conf.CNIVersion, ifname, os.Getenv("CNI_NETNS"))
 	}

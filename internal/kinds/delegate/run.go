@@ -26,7 +26,9 @@ func (s *Spec) plugins() ([]plugin, error) {
 		if err := json.Unmarshal([]byte(raw), &p.config); err != nil {
 			return nil, fmt.Errorf("plugin %d of network %s: decoding its configuration: %w", i+1, s.Network, err)
 		}
-		if err := json.Unmarshal(p.config["type"], &p.name); err != nil || p.name == "" {
+		if s.Type != "" {
+			p.name = s.Type
+		} else if err := json.Unmarshal(p.config["type"], &p.name); err != nil || p.name == "" {
 			return nil, fmt.Errorf("plugin %d of network %s has no type", i+1, s.Network)
 		}
 	}

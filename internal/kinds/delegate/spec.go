@@ -1,12 +1,13 @@
 // Package delegate is the kind of a network that other CNI plugins make for a pod. A hold of this kind is one execution of a
-// plugin list: Acquire is the list's ADD, and Release its DEL.
+// plugin list: Acquire is the list's ADD, and Release its DEL. The package's other kind is that of addresses which an IPAM plugin gives
+// to a network of Berth's own (ipam.go). Both execute plugins in the same way.
 //
 // All that an execution needs is in the ledger before the first plugin runs, and each plugin's result as soon as it is known. So DEL and
 // CHECK need no file of a network's configuration, no API server and no cache: whatever became of these since, the plugins get the
 // configuration that they got for ADD. Libcni's own lists read and write a cache on the disk; that is why this package executes the
 // plugins one by one (run.go), by libcni's package invoke.
 //
-// An address that a plugin gives to the pod is the plugin's. The ledger has no name for it.
+// An address that the plugins of a network give to the pod is theirs. The ledger has no name for it.
 package delegate
 
 import (
@@ -26,10 +27,11 @@ const MaxResult = 64 << 10
 
 // Spec is what the plugins of a list get, and what they have answered.
 type Spec struct {
-	ID        hold.ID  `json:"id"`      // the owner's
-	Network   string   `json:"network"` // the list's name
-	Version   string   `json:"version"` // the list's cniVersion
-	Plugins   []string `json:"plugins"` // the plugins' configurations, as ADD has them, without name, cniVersion and prevResult
+	ID        hold.ID  `json:"id"`             // the owner's
+	Network   string   `json:"network"`        // the list's name
+	Version   string   `json:"version"`        // the list's cniVersion
+	Type      string   `json:"type,omitempty"` // of an IPAM plugin (IPAM), whose configuration is another plugin's; "": each configuration has its own
+	Plugins   []string `json:"plugins"`        // the plugins' configurations, as ADD has them, without name, cniVersion and prevResult
 	Container string   `json:"container"`
 	Netns     ns.Ref   `json:"netns"`
 	Ifname    string   `json:"ifname"`
@@ -55,6 +57,9 @@ type Spec struct {
 func (s *Spec) Kind() string { return KindName }
 
 func (s *Spec) String() string {
+	if s.Type != "" {
+		return fmt.Sprintf("addresses of plugin %s for network %s as %s of %s (%s)", s.Type, s.Network, s.Ifname, s.Container, s.ID)
+	}
 	return fmt.Sprintf("network %s as %s of %s (%s)", s.Network, s.Ifname, s.Container, s.ID)
 }
 

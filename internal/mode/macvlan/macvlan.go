@@ -72,7 +72,14 @@ func (m *Macvlan) Fit(r attachment.Record, c *netconf.Conf) error {
 	if err := mode.FitPool(m.Name(), r.Pool, true, m.Pools); err != nil {
 		return err
 	}
-	if err := mode.FitMTU(c.MTU, r.Pool, m.Pools.CIDRs(r.Pool)); err != nil {
+	if c.IPAM != nil {
+		return cni.Errorf(cni.CodeConfig, "invalid configuration: ipam", "ipam is of type %q; mode %s has addresses of pools that have a segment", c.IPAM.Type, m.Name())
+	}
+	var addrs []netip.Addr
+	for _, cidr := range m.Pools.CIDRs(r.Pool) {
+		addrs = append(addrs, cidr.Addr())
+	}
+	if err := mode.FitMTU(c.MTU, "pool "+r.Pool, addrs); err != nil {
 		return err
 	}
 	if len(c.Ports) > 0 {

@@ -13,6 +13,7 @@ import (
 	kind "github.com/berth-net/berth/internal/kinds/macvlan"
 	"github.com/berth-net/berth/internal/mode"
 	"github.com/berth-net/berth/internal/mode/delegated"
+	"github.com/berth-net/berth/internal/mode/lent"
 	"github.com/berth-net/berth/internal/mode/macvlan"
 	"github.com/berth-net/berth/internal/mode/routed"
 	"github.com/berth-net/berth/internal/node"
@@ -23,7 +24,8 @@ import (
 // what no ledger knows; it takes attachments of other modes for its own.
 func List(d *daemon.Daemon, n *node.Node, g *ground.Ground, t *traffic.Traffic) (finder mode.Finder, all mode.Modes) {
 	r := routed.New(options(d, n, g, t))
-	all = mode.Modes{r, delegated.New(delegated.Options{Run: n.Delegates.Run, Check: n.Delegates.Check, GC: n.Delegates.GC, Status: n.Delegates.Status})}
+	own := lent.New(r, lent.Options{Run: n.Delegates.Run, Check: n.Delegates.Check, PoolOf: g.PoolOf, Reached: n.Conn.Reached})
+	all = mode.Modes{own, delegated.New(delegated.Options{Run: n.Delegates.Run, Check: n.Delegates.Check, GC: n.Delegates.GC, Status: n.Delegates.Status})}
 	if n.Macvlans == nil {
 		return r, all
 	}

@@ -114,13 +114,24 @@ func (m *Routed) mtu(c *netconf.Conf) int {
 	return m.MTU()
 }
 
-// Fit refuses a pool that has a segment, an MTU that is too small for a family of the pool, a burst that is too small for
-// the MTU, and a host port of a family that the pool lacks, or on a kernel that cannot map any.
+// Fit refuses a pool that has a segment, and what the pool cannot have (FitFor).
 func (m *Routed) Fit(r attachment.Record, c *netconf.Conf) error {
 	if err := mode.FitPool(m.Name(), r.Pool, false, m.Pools); err != nil {
 		return err
 	}
-	if err := mode.FitMTU(m.mtu(c), r.Pool, m.Pools.CIDRs(r.Pool)); err != nil {
+	cidrs := m.Pools.CIDRs(r.Pool)
+	addrs := make([]netip.Addr, len(cidrs))
+	for i, c := range cidrs {
+		addrs[i] = c.Addr()
+	}
+	return m.FitFor(c, "pool "+r.Pool, addrs)
+}
+
+// FitFor refuses an MTU that is too small for a family of addresses, a burst that is too small for
+// the MTU, a default route by another gateway than the link's, and a host port of a family that the addresses lack, or on a kernel that
+// cannot map any. whose says where the addresses come from.
+func (m *Routed) FitFor(c *netconf.Conf, whose string, addrs []netip.Addr) error {
+	if err := mode.FitMTU(m.mtu(c), whose, addrs); err != nil {
 		return err
 	}
 	if err := mode.FitBandwidth(c.Bandwidth, cmp.Or(m.mtu(c), link.DefaultMTU)); err != nil {
@@ -131,22 +142,22 @@ func (m *Routed) Fit(r attachment.Record, c *netconf.Conf) error {
 			"this kernel lacks something of what they need (nft_nat, nft_masq, nft_fib, nft_ct); berth status says so too")
 	}
 	for _, g := range c.Gateways {
-		own, same := link.Gateway4, func(c netip.Prefix) bool { return c.Addr().Is4() == g.Is4() }
+		own, same := link.Gateway4, func(a netip.Addr) bool { return a.Is4() == g.Is4() }
 		if g.Is6() {
 			own = link.Gateway6
 		}
-		if !slices.ContainsFunc(m.Pools.CIDRs(r.Pool), same) {
-			return cni.Errorf(cni.CodeConfig, "invalid request for a default route", "default-route is %s; pool %s has no addresses of its family", g, r.Pool)
+		if !slices.ContainsFunc(addrs, same) {
+			return cni.Errorf(cni.CodeConfig, "invalid request for a default route", "default-route is %s; %s has no addresses of its family", g, whose)
 		}
 		if g != own {
 			return cni.Errorf(cni.CodeConfig, "invalid request for a default route", "default-route is %s; expected %s, the only gateway of a network of Berth's own", g, own)
 		}
 	}
 	for _, p := range c.Ports {
-		same := func(c netip.Prefix) bool { return c.Addr().Is4() == p.HostIP.Is4() }
-		if p.HostIP.IsValid() && !slices.ContainsFunc(m.Pools.CIDRs(r.Pool), same) {
+		same := func(a netip.Addr) bool { return a.Is4() == p.HostIP.Is4() }
+		if p.HostIP.IsValid() && !slices.ContainsFunc(addrs, same) {
 			return cni.Errorf(cni.CodeConfig, "invalid configuration: runtimeConfig.portMappings",
-				"hostIP is %s; pool %s has no addresses of its family", p.HostIP, r.Pool)
+				"hostIP is %s; %s has no addresses of its family", p.HostIP, whose)
 		}
 	}
 	return nil
@@ -162,17 +173,24 @@ func (m *Routed) Plan(ctx context.Context, id hold.ID, r attachment.Record, c *n
 	if err != nil {
 		return hold.Owner{}, nil, err
 	}
-	w := wish{MTU: m.mtu(c), MAC: c.MAC, Ports: mode.Mappings(c.Ports, claim.Addrs()), Bandwidth: c.Bandwidth}
-	undo := func() { m.Unclaim(claim) }
+	o, undo, err := m.PlanFor(ctx, id, r, c, claim.Addrs())
+	if err != nil {
+		m.Unclaim(claim)
+		return hold.Owner{}, nil, err
+	}
+	return o, func() { undo(); m.Unclaim(claim) }, nil
+}
+
+// PlanFor is Plan for an attachment whose addresses are chosen: it claims the host ports alone.
+func (m *Routed) PlanFor(ctx context.Context, id hold.ID, r attachment.Record, c *netconf.Conf, addrs []netip.Addr) (o hold.Owner, undo func(), err error) {
+	w := wish{MTU: m.mtu(c), MAC: c.MAC, Ports: mode.Mappings(c.Ports, addrs), Bandwidth: c.Bandwidth}
+	undo = func() {}
 	if len(w.Ports) > 0 {
-		unport, err := m.ClaimPorts(ctx, id, w.Ports)
-		if err != nil {
-			undo()
+		if undo, err = m.ClaimPorts(ctx, id, w.Ports); err != nil {
 			return hold.Owner{}, nil, err
 		}
-		undo = func() { unport(); m.Unclaim(claim) }
 	}
-	o := plan(id, m.Instance, r, w, claim.Addrs())
+	o = plan(id, m.Instance, r, w, addrs)
 	mode.Lead(&o, r, c)
 	return o, undo, nil
 }

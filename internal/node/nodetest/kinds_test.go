@@ -114,7 +114,7 @@ func TestKinds(t *testing.T) {
 			},
 		},
 	}
-	names := []string{delegate.KindName, podgateway.KindName, podstatus.KindName} // the real kinds, which a node in memory has as well
+	names := []string{delegate.KindName, delegate.IPAMKind, podgateway.KindName, podstatus.KindName} // the real kinds, which a node in memory has as well
 	for _, c := range tested {
 		names = append(names, c.Kind.Name())
 	}
