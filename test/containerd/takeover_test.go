@@ -34,7 +34,7 @@ func TestTakeOverFromFlannel(t *testing.T) {
 	nettest.Need(t)
 	flannel := filepath.Join(programs.Flannel(t), "flannel")
 	takeOver(t, func(d *daemon) string {
-		d.write(t, map[string]string{"subnet.env": "FLANNEL_NETWORK=10.2.0.0/16\nFLANNEL_SUBNET=10.2.0.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n"})
+		d.write(t, map[string]string{"subnet.env": "FLANNEL_NETWORK=10.2.0.0/16\nFLANNEL_SUBNET=10.2.0.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"})
 		must(t, os.MkdirAll(filepath.Join(d.dir, "cni/bin"), 0o700), os.Symlink(flannel, filepath.Join(d.dir, "cni/bin/flannel")))
 		return fmt.Sprintf(`{"type":"flannel","subnetFile":"%s/subnet.env","dataDir":"%[1]s/flannel","delegate":{"bridge":%q,"isDefaultGateway":true}}`, d.dir, formerBridge)
 	}, "bridge", "host-local")
