@@ -74,7 +74,7 @@ plain: ## every test as a plain user who has the programs of deps, on a minimal 
 model: ## whole agents on a kernel in memory, against a model, for OPS (a million) operations
 	$(GO) test ./internal/agent -run 'TestWhole$$' -whole $(OPS) -v -timeout 40m
 
-crash: build ## SIGKILL berthd and berth-cni at every call that changes something; see CRASHFLAGS
+crash: build peers ## SIGKILL berthd, berth-cni and berth-runner at every call that changes something; see CRASHFLAGS
 	$(GO) run ./test/crash $(CRASHFLAGS)
 
 deps: ## install the programs that tests use (root on Debian), or say which are missing

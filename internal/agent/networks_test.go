@@ -120,7 +120,8 @@ func (n *networked) status(pod string) string {
 	return text
 }
 
-// A pod gets the networks that it asks for, and a status that says so; what it asks for later, and does not ask for any more, comes
+// multus #1372, #822: DEL hung, or failed, while the API server was away. multus, general: DEL missed what was attached later.
+// Here a pod gets the networks that it asks for, and a status that says so; what it asks for later, and does not ask for any more, comes
 // and goes while it runs; and one DEL takes all of them away, while the API server is away and the definitions are gone.
 func TestAsksForNetworks(t *testing.T) {
 	n := startNetworked(t)

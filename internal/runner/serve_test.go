@@ -215,7 +215,8 @@ func TestMountNamespace(t *testing.T) {
 	}
 }
 
-// As many plugins run as there are places, and no more: each says so and waits for the test.
+// multus #1346: processes without a bound took all memory.
+// Here as many plugins run as there are places, and no more: each says so and waits for the test.
 func TestProcessesAtOnce(t *testing.T) {
 	w := start(t) // 4 places, 2 of them for others than deletions
 	begun, goOn := w.fifo("begun"), w.fifo("goOn")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -48,6 +49,8 @@ func (w *world) notePresent() error {
 				return err
 			}
 			switch {
+			case at.HostVeth == "": // another plugin's network, whose addresses do not rest
+				continue
 			case at.Releasing != nil && !marked[at.HostVeth]:
 				continue
 			case at.State == api.StateAttaching && !up[at.HostVeth]:
@@ -81,6 +84,11 @@ func (w *world) clean() error {
 	}
 	if err := w.told(); err != nil {
 		return err
+	}
+	if w.others != nil {
+		if err := errors.Join(w.removeUnowned(), w.strayProcesses()); err != nil {
+			return err
+		}
 	}
 	return w.oracle()
 }
@@ -146,6 +154,9 @@ func (w *world) filesDiffer() (string, error) {
 	temporary := int64(0)
 	for line := range strings.Lines(w.files.Diff(files)) {
 		if strings.Contains(line, "var/lib/berth/history") { // the history has to tell of what is gone
+			continue
+		}
+		if hostLocal(line) {
 			continue
 		}
 		if strings.Contains(line, " run/berth/missed ") { // there until a pass over connection tracking has succeeded

@@ -65,6 +65,54 @@ func TestResidueIsFound(t *testing.T) {
 	}
 }
 
+// Of pods with networks of other plugins, nothingLeft finds a plugin that still runs, and an address that host-local has kept, but none
+// that nobody can give back.
+func TestNetworkResidueIsFound(t *testing.T) {
+	nettest.Need(t)
+	bin := programs.Own(t)
+	w, err := newWorld(bin, pools4)
+	t.Cleanup(func() {
+		if err := w.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err == nil {
+		err = errors.Join(w.with(programs.Peers(t, "ptp", "host-local"), false), w.restart(), w.settle(), attached(1)(w))
+	}
+	nettest.Must(t, err)
+	if links := w.veths(t); links != 2 {
+		t.Errorf("a pod with two networks has %d links on the node", links)
+	}
+	nettest.Must(t, w.pods[0].detach(), w.nothingLeft())
+	plugin, err := killer.StartFree(killer.Command{Netns: w.node.Ref().Path, Path: "/bin/sleep", Args: []string{"60"}, Env: []string{"CNI_COMMAND=ADD"}})
+	nettest.Must(t, err)
+	if err := w.nothingLeft(); err == nil || !strings.Contains(err.Error(), "/bin/sleep 60") {
+		t.Errorf("a plugin still runs, and found is: %v", err)
+	}
+	nettest.Must(t, plugin.Kill(), w.nothingLeft())
+	file := filepath.Join(w.reservations(), "one", "10.1.0.9")
+	nettest.Must(t, os.WriteFile(file, []byte("c0-1\r\neth0"), 0o600))
+	if err := w.nothingLeft(); err == nil || !strings.Contains(err.Error(), "+file var/lib/cni/networks/one/10.1.0.9 ") {
+		t.Errorf("host-local has kept an address, and found is: %v", err)
+	}
+	nettest.Must(t, os.Truncate(file, 0), w.nothingLeft())
+}
+
+// veths counts the node's veths.
+func (w *world) veths(t *testing.T) (n int) {
+	t.Helper()
+	nettest.Must(t, w.node.Do(func() error {
+		all, err := netlink.LinkList()
+		for _, l := range all {
+			if l.Type() == "veth" {
+				n++
+			}
+		}
+		return err
+	}))
+	return n
+}
+
 // One scenario from end to end: the plugin is killed before and after the effect of each
 // call of its ADD, once for each remedy.
 func TestScenario(t *testing.T) {

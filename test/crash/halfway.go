@@ -77,6 +77,9 @@ func reboot(w *world) error {
 			return err
 		}
 	}
+	if err := w.stopRunner(); err != nil {
+		return err
+	}
 	if err := w.removeLocks(); err != nil { // a reboot empties /run
 		return err
 	}
@@ -88,6 +91,11 @@ func reboot(w *world) error {
 	}
 	if err := w.newNode(); err != nil {
 		return err
+	}
+	if w.others != nil {
+		if err := w.startRunner(); err != nil {
+			return err
+		}
 	}
 	for _, p := range w.pods {
 		if err := p.make(); err != nil {

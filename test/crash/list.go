@@ -45,7 +45,7 @@ func scenarios() []scenario {
 	for i := range agent {
 		agent[i].agent = true
 	}
-	return append(agent,
+	return append(append(agent, networks()...),
 		scenario{name: "berthd --remove", prepare: idle, verb: removing, remedies: []remedy{{"--remove", removedAgain}}},
 		scenario{name: "berthd rebuild", conf: poolsShort, cooldown: 300 * time.Millisecond, prepare: ledgerLost, verb: rebuilding, away: true,
 			remedies: []remedy{{"a rebuild, a start and DEL", rebuiltAgain}}, check: begunAgain},

@@ -1,4 +1,4 @@
-// Command crash kills Berth's real programs, berthd and berth-cni, at every system call by
+// Command crash kills Berth's real programs, berthd, berth-cni and berth-runner, at every system call by
 // which one of their verbs changes the world. It starts them again, does what a runtime
 // does, and looks for residue with Berth's own audit and with an oracle that knows nothing
 // of Berth (internal/nettest). Then it kills the programs at random moments while pods come
@@ -57,7 +57,7 @@ func main() {
 func flags() options {
 	var o options
 	var verbs string
-	flag.StringVar(&o.bin, "bin", "bin", "folder of berthd, berth-cni and berth")
+	flag.StringVar(&o.bin, "bin", "bin", "folder of berthd, berth-cni, berth-runner and berth, with the reference plugins in its folder peers")
 	flag.StringVar(&verbs, "verbs", "", "comma-separated parts of scenarios' names (default all)")
 	flag.StringVar(&o.only, "only", "", "points, or loop (default both)")
 	flag.IntVar(&o.kills, "kills", 2000, "kills of the random loop")

@@ -76,6 +76,9 @@ func (p *pod) command(verb string, keys ...string) (killer.Command, *files, erro
 // wishes are what a pod's configuration asks for beyond other pods' configurations: the first pod
 // has host ports, and limits of bandwidth.
 func (p *pod) wishes() []string {
+	if p.w.others != nil {
+		return p.w.delegates()
+	}
 	if p.number > 0 {
 		return nil
 	}
@@ -188,7 +191,10 @@ func (p *pod) attached(out []byte) error {
 	if err != nil {
 		return err
 	}
-	p.result, p.addrs = out, got.Addrs
+	if p.result = out; p.w.others != nil {
+		return nil // the result is about host-local's address, which does not rest
+	}
+	p.addrs = got.Addrs
 	return p.w.take(p.container, p.addrs)
 }
 

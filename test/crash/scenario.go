@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -33,6 +34,8 @@ type scenario struct {
 	away bool
 	// agent says that the running agent is killed, and not a program that ends by itself.
 	agent bool
+	// networks says that pods have two networks, one of them by berth-runner.
+	networks bool
 	// fails says that requests to the kernel fail instead of killing the program.
 	fails bool
 }
@@ -68,6 +71,9 @@ func (s *scenario) run(bin string, say func(format string, args ...any)) (t *tal
 	defer func() { err = errors.Join(err, w.close()) }()
 	if s.cooldown > 0 {
 		w.cooldown = s.cooldown
+	}
+	if err == nil && s.networks {
+		err = w.with(filepath.Join(bin, "peers"), !s.agent)
 	}
 	if err == nil {
 		err = w.restart()

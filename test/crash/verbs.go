@@ -164,7 +164,11 @@ func collect(w *world, judge killer.Judge) error {
 	for _, p := range w.pods[1:] {
 		p.leaves()
 	}
-	c, f, err := w.plugin("GC", nil, keys)
+	all := []string{keys}
+	if w.others != nil {
+		all = append(all, w.delegates()...)
+	}
+	c, f, err := w.plugin("GC", nil, all...)
 	if err != nil {
 		return err
 	}

@@ -45,6 +45,7 @@ type world struct {
 	api   *client.Client
 	log   *os.File // berthd's log
 	agent *killer.Process
+	*others
 
 	virgin nettest.State // the node before the agent was ever started
 	base   nettest.State // the node with an agent and no pod
@@ -105,6 +106,7 @@ func (w *world) close() error {
 	if w.agent != nil {
 		errs = append(errs, w.agent.Kill())
 	}
+	errs = append(errs, w.stopRunner())
 	w.api.Close()
 	for _, p := range w.pods {
 		errs = append(errs, p.delete())

@@ -61,7 +61,8 @@ func (n *node) around() []string {
 	)
 }
 
-// However the plugin of one network fails at ADD, the ADD fails with a number and says which network it was, and nothing of the others
+// multus, general: what failed late was not undone.
+// Here, however the plugin of one network fails at ADD, the ADD fails with a number and says which network it was, and nothing of the others
 // stays, before the runtime has said DEL.
 func TestAddFails(t *testing.T) {
 	n := withFlaky(t)
@@ -85,7 +86,8 @@ func TestAddFails(t *testing.T) {
 	}
 }
 
-// However the plugin of one network fails at DEL, DEL succeeds, the other networks go at once, and the pod's successor gets all it needs.
+// multus #1239, #1084: DEL hid its errors. multus #355, #922: a failed DEL removed what its repetition needed.
+// Here, however the plugin of one network fails at DEL, DEL succeeds, the other networks go at once, and the pod's successor gets all it needs.
 // What is owed goes when the plugin works again.
 func TestDelFails(t *testing.T) {
 	n := withFlaky(t)
@@ -136,7 +138,8 @@ func TestRunnerAway(t *testing.T) {
 	n.nothingLeft()
 }
 
-// A pod is deleted while no agent runs, and its network namespace is gone when the agent is back. The plugins get no namespace then.
+// multus #239, #323: DEL was skipped, because the network namespace was gone.
+// Here a pod is deleted while no agent runs, and its network namespace is gone when the agent is back. The plugins get no namespace then.
 func TestAgentAway(t *testing.T) {
 	n := newNode(t)
 	pod := nettest.Pod(t)
@@ -180,6 +183,7 @@ func TestKilledInAdd(t *testing.T) {
 	}
 }
 
+// multus #1087: a reboot cut short the file that DEL needed, and DEL answered success.
 // A reboot takes the pods, but not what plugins keep on the disk. The next agent has the plugins give that back, without any DEL, and
 // although berth-runner starts after it.
 func TestRebooted(t *testing.T) {

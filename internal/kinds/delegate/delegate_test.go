@@ -59,7 +59,8 @@ func wantVerbs(t *testing.T, w *world, want ...string) {
 	}
 }
 
-// The plugins get their configurations of ADD for DEL and CHECK, with the list's name and version and the result; DEL in reverse.
+// multus #1449, #755: DEL got a configuration that had lost what the release needs.
+// Here the plugins get their configurations of ADD for DEL and CHECK, with the list's name and version and the result; DEL in reverse.
 func TestConfiguration(t *testing.T) {
 	w := newWorld(t)
 	k := w.Kind()
