@@ -39,7 +39,7 @@ func TestIPAMKind(t *testing.T) {
 		Example: &delegate.IPAM{Spec: delegate.Spec{
 			ID: "abcdefghij", Network: "net-a", Version: "1.0.0", Type: "host-local", Plugins: []string{`{"type":"berth-cni"}`}, Container: "c1",
 			Netns: ns.Ref{Path: "/run/netns/p", Dev: 4, Ino: 4026532000, ID: 7}, Ifname: "net1", Args: "K8S_POD_NAME=web", Folders: []string{"/opt/cni/bin"},
-			DisableCheck: true, Run: "run", Files: []string{"/file"}, Result: `{"cniVersion":"1.0.0"}`, Done: true,
+			DisableCheck: true, DisableGC: true, Run: "run", Files: []string{"/file"}, Result: `{"cniVersion":"1.0.0"}`, Done: true,
 		}},
 		Snapshot: func() string { return strings.Join(w.state(), "\n") },
 	})
