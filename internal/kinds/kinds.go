@@ -101,7 +101,7 @@ func Open(here *ns.Netns, conn *rtnl.Conn, m Marks, h Hooks) Doors {
 // OpenPorts makes the door to the host ports in an instance's table.
 func OpenPorts(maps Maps, m Marks, h Hooks) Ports {
 	return hostports.New(hostports.Options{
-		Maps: maps, Exposed: h.Mapped, Left: h.Left, Link: func(id hold.ID) string { return stamp.Link(m.Instance, id) },
+		Maps: maps, Exposed: h.Mapped, Left: h.Left, Forget: h.Forget, Link: func(id hold.ID) string { return stamp.Link(m.Instance, id) },
 	})
 }
 
@@ -133,6 +133,8 @@ type Hooks struct {
 	// Mapped is called with host ports that the agent has mapped, if older connections may have had
 	// these ports.
 	Mapped func([]nft.Mapping)
+	// Forget has the kernel forget the connections that bound host ports have led to their pods (node.Mark).
+	Forget func([]nft.Mapping) error
 	// Left removes the host ports that a lost agent, whom nobody replaces, has left.
 	Left func() error
 	// Kept returns the host ports in the table that an owner has.
