@@ -20,6 +20,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/noderoute"
 	"github.com/berth-net/berth/internal/kinds/podstatus"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
+	"github.com/berth-net/berth/internal/kinds/shaping"
 	nfttable "github.com/berth-net/berth/internal/kinds/table"
 	"github.com/berth-net/berth/internal/kinds/vxlan"
 	"github.com/berth-net/berth/internal/kinds/wireguard"
@@ -40,6 +41,7 @@ var kinds = hold.Kinds{
 	{New: func() hold.Spec { return new(link.Spec) }},
 	{New: func() hold.Spec { return new(flows.Spec) }},
 	{New: func() hold.Spec { return new(hostports.Spec) }},
+	{New: func() hold.Spec { return new(shaping.Spec) }},
 	{New: func() hold.Spec { return new(delegate.Spec) }},
 	{New: func() hold.Spec { return new(podstatus.Spec) }},
 }

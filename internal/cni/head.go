@@ -25,6 +25,8 @@ type Head struct {
 	HostVeth string // the host veth that prevResult names; "" if it names none
 	// Addresses are the addresses of a prevResult that names HostVeth, without prefix lengths.
 	Addresses []string
+	// Chained says that the configuration's mode is chained: the pod's link is another plugin's.
+	Chained bool
 	// Loopback says that the configuration is the plugin loopback's, by its type.
 	Loopback bool
 }
@@ -127,6 +129,7 @@ func essentials(fields scan.Fields, check func(scan.Fields) *api.Error) (h Head,
 		return h, e
 	}
 	h.Loopback = string(fields.Get("type")) == `"loopback"` // no other type matters to the head
+	h.Chained = string(fields.Get("mode")) == `"chained"`
 	dir, e := rootField(fields)
 	if e != nil {
 		return h, e

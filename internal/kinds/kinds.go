@@ -17,6 +17,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/noderoute"
 	"github.com/berth-net/berth/internal/kinds/podstatus"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
+	"github.com/berth-net/berth/internal/kinds/shaping"
 	"github.com/berth-net/berth/internal/kinds/table"
 	"github.com/berth-net/berth/internal/kinds/vxlan"
 	"github.com/berth-net/berth/internal/kinds/wireguard"
@@ -33,6 +34,7 @@ type Doors struct {
 	WireGuard  Tunnel                        // to other nodes, encrypted; nil: a node in memory has none
 	Links      Links
 	Ports      Ports
+	Shaping    Shaping             // limits on links of other plugins
 	Delegates  *delegate.Delegates // networks that other plugins make
 	Statuses   *podstatus.Statuses // what tells people of pods' networks
 	// Monitor begins to hear of changes by others; nil: this node cannot tell of such changes.
@@ -40,7 +42,7 @@ type Doors struct {
 }
 
 // List lists the kinds, in the order in which a restart verifies them: first the kinds that keep dead
-// pods' packets away, then the kinds of the pods' links and host ports, and at last what other plugins make.
+// pods' packets away, then the kinds of the pods' links, limits and host ports, and at last what other plugins make.
 func (d *Doors) List(t Tracked, r flows.Routes) hold.Kinds {
 	all := hold.Kinds{
 		d.Table.Kind(),
@@ -51,7 +53,7 @@ func (d *Doors) List(t Tracked, r flows.Routes) hold.Kinds {
 	if d.WireGuard != nil {
 		all = append(all, d.WireGuard.DeviceKind(), d.WireGuard.PeerKind())
 	}
-	return append(all, d.NodeRoutes.Kind(), flows.Kind(t, r), d.Links.Kind(), d.Ports.Kind(), d.Delegates.Kind(), d.Statuses.Kind())
+	return append(all, d.NodeRoutes.Kind(), flows.Kind(t, r), d.Links.Kind(), d.Shaping.Kind(), d.Ports.Kind(), d.Delegates.Kind(), d.Statuses.Kind())
 }
 
 // Tunnel is the tunnel to other nodes.
@@ -86,6 +88,7 @@ func Open(here *ns.Netns, conn *rtnl.Conn, m Marks, h Hooks) Doors {
 		WireGuard:  wireguard.New(wire),
 		Links:      links,
 		Ports:      OpenPorts(barrier, m, h),
+		Shaping:    shaping.New(shaping.Options{Conn: conn, Unpoliced: h.Unpoliced}),
 		Delegates:  OpenDelegates(h),
 		Statuses:   OpenStatuses(h),
 		Monitor: func() (Monitor, error) {
@@ -209,6 +212,13 @@ type Maps = hostports.Maps
 type Ports interface {
 	Kind() hold.Kind
 	Mapped() (map[hold.ID]*hostports.Spec, error)
+}
+
+// Shaping are the limits on links of other plugins.
+type Shaping interface {
+	Kind() hold.Kind
+	Look(netns ns.Ref, ifname string, addrs []netip.Addr) (shaping.Sight, error)
+	VerifyPod(context.Context, *shaping.Spec) error
 }
 
 // Monitor tells of changes that others may have made (rtnl.Monitor).

@@ -96,6 +96,9 @@ func Parse(raw []byte) (*Conf, *api.Error) {
 	if e := c.setNetworks(fields); e != nil {
 		return nil, e
 	}
+	if e := c.checkChained(fields); e != nil {
+		return nil, e
+	}
 	if !c.Networks.Others() {
 		if e := c.setRuntime(fields.Get("runtimeConfig")); e != nil {
 			return nil, e

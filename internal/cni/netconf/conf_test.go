@@ -16,9 +16,10 @@ func TestParse(t *testing.T) {
 	base := netconf.Conf{Version: "1.1.0", Name: "net", Type: "berth-cni", Root: "/", Mode: "routed"}
 	with := func(change func(*netconf.Conf)) netconf.Conf { c := base; change(&c); return c }
 	for keys, want := range map[string]netconf.Conf{
-		``:                        base,
-		`"cniVersion":""`:         with(func(c *netconf.Conf) { c.Version = "0.1.0" }),
-		`"root":"/tmp/x"`:         with(func(c *netconf.Conf) { c.Root = "/tmp/x" }),
+		``:                base,
+		`"cniVersion":""`: with(func(c *netconf.Conf) { c.Version = "0.1.0" }),
+		`"root":"/tmp/x"`: with(func(c *netconf.Conf) { c.Root = "/tmp/x" }),
+		`"mode":"chained","pool":null,"runtimeConfig":{"ips":[],"mac":""}`: with(func(c *netconf.Conf) { c.Mode = netconf.ModeChained }),
 		`"pool":"blue.4"`:         with(func(c *netconf.Conf) { c.Pool = "blue.4" }),
 		`"mode":"routed"`:         base,
 		`"mode":""`:               base,
@@ -117,6 +118,13 @@ func TestParseRefuses(t *testing.T) {
 		{conf(`"root":"/a\u0000b"`), 7, "root"},
 		{conf(`"root":5`), 7, "root is 5; expected a string"},
 		{conf(`"pool":"a/b"`), 7, "pool"},
+		{conf(`"mode":"chained","pool":"a"`), 2, `pool`},
+		{conf(`"mode":"chained","mtu":1400`), 2, `mtu`},
+		{conf(`"mode":"chained","dns":{}`), 2, `dns`},
+		{conf(`"mode":"chained","delegates":[{"type":"ptp"}]`), 2, `mode`},
+		{conf(`"mode":"chained","defaultNetworks":["a"]`), 2, `defaultNetworks`},
+		{conf(`"mode":"chained","runtimeConfig":{"ips":["10.0.0.1"]}`), 2, `runtimeConfig.ips`},
+		{conf(`"mode":"chained","runtimeConfig":{"mac":"02:00:5e:10:00:01"}`), 2, `runtimeConfig.mac`},
 		{conf(`"pool":{}`), 7, "pool is {}"},
 		{conf(`"mode":1`), 7, "mode is 1"},
 		{conf(`"mtu":67`), 7, "mtu is 67"},

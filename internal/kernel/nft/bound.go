@@ -18,8 +18,10 @@ import (
 // be owed. So packets of such a mapping leave the node by the pod's own link, or not at all. The kernel gives no other link
 // the index of a link that is gone, as long as the network namespace lives.
 //
-// The key of a bound mapping is the protocol, the port of the node, and the pod's address. The address of the node is not
-// in it: another program's redirection from the same port of another address to the same pod counts as the mapping's.
+// The key of a bound mapping is the protocol, the pod's port and the pod's address. (A packet's port as it was before the redirection
+// would tell more; but the library github.com/google/nftables, which others list rules with, cannot read a rule that asks for it.) So
+// another program's redirection to the same port of the pod's address counts as the mapping's, until the mapping is gone: if the
+// address is a successor's by then, the successor is not reached that way. Packets that nobody has redirected always pass.
 
 // NoLink is the Via of a mapping that is closed: its packets leave by no link. The agent closes a mapping before it has the
 // kernel forget the mapping's connections, and unmaps it after that.
@@ -42,10 +44,10 @@ func boundLinks() set {
 
 // boundKey returns the key of a mapping in the set bound.
 func boundKey(m Mapping) string {
-	return string([]byte{protocolNumber(m.Protocol), 0, 0, 0}) + portBytes(m.Host.Port()) + string(m.Pod.Addr().AsSlice())
+	return string([]byte{protocolNumber(m.Protocol), 0, 0, 0}) + portBytes(m.Pod.Port()) + string(m.Pod.Addr().AsSlice())
 }
 
-// addBounds adds the elements that bind ports, each once: a port of two addresses of the node may lead to the same pod.
+// addBounds adds the elements that bind ports, each once: two ports of the node may lead to the same port of a pod.
 func addBounds(in map[string][]entry, ports []Port) {
 	type element struct{ set, key string }
 	seen := map[element]bool{}
@@ -93,7 +95,7 @@ func viasOf(f family, sets []set) map[string]int {
 // Close takes the links of bound mappings away from the instance's table, in one transaction: from then on no packet of
 // these mappings leaves the node. It leaves mappings alone that are not bound. "Not there" is success.
 //
-//	delete element inet NAME exits4 { tcp . 8080 . 10.88.0.7 . 12 }
+//	delete element inet NAME exits4 { tcp . 80 . 10.88.0.7 . 12 }
 func (t *Tables) Close(instance string, ports []Port) error {
 	table, all := stamp.Table(instance), portEntries(ports)
 	exits := map[string][]entry{"exits4": all["exits4"], "exits6": all["exits6"], "boundlinks": all["boundlinks"]}
@@ -103,49 +105,32 @@ func (t *Tables) Close(instance string, ports []Port) error {
 	return nil
 }
 
-// dropElsewhere returns the rules that drop packets of bound mappings which leave by another link than that of the mapping.
-// They stand ahead of masquerade, and the node's own packets pass them, too. Packets that nobody has redirected pay for the first
-// one only. Each protocol has a rule of its own, because otherwise nft(8) would not know what a port is.
+// dropElsewhere drops packets of bound mappings that leave by another link than that of the mapping. It stands ahead of masquerade,
+// and the node's own packets pass it, too. Packets that nobody has redirected pay for its first test only.
 //
-//	ct status & dnat == 0 accept
-//	meta nfproto ipv4 ct direction original meta l4proto tcp meta l4proto . ct original proto-dst . ip daddr @bound4
-//		meta l4proto . ct original proto-dst . ip daddr . oif != @exits4 drop
-func dropElsewhere() []rule {
-	rules := []rule{{
-		text: "ct status & dnat == 0 accept",
-		exprs: []expr.Any{
-			&expr.Ct{Key: expr.CtKeySTATUS, Register: reg},
-			mask(dnatted),
-			&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: make([]byte, 4)},
-			&expr.Verdict{Kind: expr.VerdictAccept},
-		},
-	}}
-	for _, f := range []family{ipv4, ipv6} {
-		bound, exits := boundSets(f)
-		link := uint32(reg12)
-		if f.proto == ipv6.proto {
-			link = reg24
-		}
-		key := fmt.Sprintf("meta l4proto . ct original proto-dst . %s daddr", f.word)
-		load := []expr.Any{
-			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
-			&ctPort{register: reg4},
-			&expr.Payload{OperationType: expr.PayloadLoad, DestRegister: reg8, Base: expr.PayloadBaseNetworkHeader, Offset: f.daddr, Len: f.datatype.Bytes},
-		}
-		for _, p := range protocols {
-			rules = append(rules, rule{
-				text: fmt.Sprintf("meta nfproto ipv%s ct direction original meta l4proto %s %s @%s %s . oif != @%s drop", f.suffix, p.word, key, bound.name, key, exits.name),
-				exprs: slices.Concat(f.protocol(), goes(0), carriedBy(p.number), load,
-					[]expr.Any{&expr.Lookup{SourceRegister: reg, SetName: bound.name}}, load,
-					[]expr.Any{
-						&expr.Meta{Key: expr.MetaKeyOIF, Register: link},
-						&expr.Lookup{SourceRegister: reg, SetName: exits.name, Invert: true},
-						&expr.Verdict{Kind: expr.VerdictDrop},
-					}),
-			})
-		}
+//	ct status dnat ct direction original meta l4proto . th dport . ip daddr @bound4 meta l4proto . th dport . ip daddr . oif != @exits4 drop
+func dropElsewhere(f family) rule {
+	bound, exits := boundSets(f)
+	link := uint32(reg12)
+	if f.proto == ipv6.proto {
+		link = reg24
 	}
-	return rules
+	key := fmt.Sprintf("meta l4proto . th dport . %s daddr", f.word)
+	load := []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
+		&expr.Payload{OperationType: expr.PayloadLoad, DestRegister: reg4, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		&expr.Payload{OperationType: expr.PayloadLoad, DestRegister: reg8, Base: expr.PayloadBaseNetworkHeader, Offset: f.daddr, Len: f.datatype.Bytes},
+	}
+	return rule{
+		text: fmt.Sprintf("ct status dnat ct direction original meta nfproto ipv%s %s @%s %s . oif != @%s drop", f.suffix, key, bound.name, key, exits.name),
+		exprs: slices.Concat(has(dnatted), goes(0), f.protocol(), load,
+			[]expr.Any{&expr.Lookup{SourceRegister: reg, SetName: bound.name}}, load,
+			[]expr.Any{
+				&expr.Meta{Key: expr.MetaKeyOIF, Register: link},
+				&expr.Lookup{SourceRegister: reg, SetName: exits.name, Invert: true},
+				&expr.Verdict{Kind: expr.VerdictDrop},
+			}),
+	}
 }
 
 // hideBoundLoopback is hideLoopback for pods of bound mappings, whose links are in no group of Berth's.

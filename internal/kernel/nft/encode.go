@@ -43,13 +43,6 @@ type writeBack struct {
 	offset, size, register uint32
 }
 
-// ctPort loads the destination port of a connection's first packet, as it was before anybody redirected it. The library's Ct
-// writes the direction as a number of 32 bits, and cannot read the 8 bits that the kernel tells.
-type ctPort struct {
-	expr.Any // nil: the library never sees one
-	register uint32
-}
-
 // unready is how long a socket may not be ready to send or receive. The kernel answers before a
 // request returns, so nobody has to wait for the socket. But after EINTR the library waits for news
 // that the socket is ready, and no such news come if the socket has been ready all the time.
@@ -288,13 +281,6 @@ func (r *request) expression(e expr.Any) []byte {
 			r.nest(unix.NFTA_EXPR_DATA, attr32(unix.NFTA_PAYLOAD_SREG, w.register),
 				attr32(unix.NFTA_PAYLOAD_BASE, unix.NFT_PAYLOAD_TRANSPORT_HEADER),
 				attr32(unix.NFTA_PAYLOAD_OFFSET, w.offset), attr32(unix.NFTA_PAYLOAD_LEN, w.size)),
-		})
-	}
-	if p, ok := e.(*ctPort); ok {
-		return r.encode([]netlink.Attribute{
-			attr(unix.NFTA_EXPR_NAME, "ct"),
-			r.nest(unix.NFTA_EXPR_DATA, attr32(unix.NFTA_CT_DREG, p.register), attr32(unix.NFTA_CT_KEY, uint32(expr.CtKeyPROTODST)),
-				netlink.Attribute{Type: unix.NFTA_CT_DIRECTION, Data: []byte{0}}),
 		})
 	}
 	if o, ok := e.(*resetOption); ok {

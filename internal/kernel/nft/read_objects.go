@@ -252,13 +252,6 @@ func expression(raw []byte) (expr.Any, string, error) {
 		}
 		e = &expr.Exthdr{}
 	case "ct":
-		c, err := nested(data)
-		if direction, ok := c[unix.NFTA_CT_DIRECTION]; err == nil && ok {
-			if number(c[unix.NFTA_CT_KEY]) != uint32(expr.CtKeyPROTODST) || !slices.Equal(direction, []byte{0}) {
-				return nil, name, nil
-			}
-			return &ctPort{register: number(c[unix.NFTA_CT_DREG])}, name, nil
-		}
 		e = &expr.Ct{}
 	case "notrack": // which has no attributes
 		return &expr.Notrack{}, name, nil

@@ -83,7 +83,7 @@ func (s *Spec) inPod(do func(pod *rtnl.Conn, index int) error) error {
 	if err := pod.Do(rtnl.GetLink(s.Ifname, &end)); err != nil {
 		return err
 	}
-	if end.Peer != s.Index {
+	if s.Index != 0 && end.Peer != s.Index {
 		return fmt.Errorf("%s in the pod is not the other end of %s: %w", s.Ifname, s.Link, kernel.ErrNotFound)
 	}
 	return do(pod, end.Index)

@@ -26,8 +26,8 @@ const KindName = "shaping"
 
 // Spec is a pod's link of another plugin, with its limits.
 type Spec struct {
-	Link    string    `json:"link"` // the node's end
-	Index   int       `json:"index"`
+	Link    string    `json:"link"`  // the node's end; "": the interface has none there, and no limits
+	Index   int       `json:"index"` // of the node's end; 0: none
 	Netns   ns.Ref    `json:"netns"`
 	Ifname  string    `json:"ifname"`  // the pod's end
 	MTU     int       `json:"mtu"`     // bytes
@@ -38,7 +38,12 @@ type Spec struct {
 // Kind returns KindName.
 func (s *Spec) Kind() string { return KindName }
 
-func (s *Spec) String() string { return fmt.Sprintf("limits of link %s (index %d)", s.Link, s.Index) }
+func (s *Spec) String() string {
+	if s.Index == 0 {
+		return fmt.Sprintf("limits of %s in %s, which has no end on the node", s.Ifname, s.Netns.Path)
+	}
+	return fmt.Sprintf("limits of link %s (index %d)", s.Link, s.Index)
+}
 
 // Options of New.
 type Options struct {
@@ -77,6 +82,9 @@ func specOf(h hold.Hold) (*Spec, error) {
 
 // find finds the node's end of a spec's link. If it is gone the error is kernel.ErrNotFound.
 func (l *Limits) find(s *Spec) error {
+	if s.Index == 0 {
+		return nil // there is nothing to find
+	}
 	var link rtnl.Link
 	if err := l.conn.Do(rtnl.GetLinkAt(s.Index, &link)); err != nil {
 		return err

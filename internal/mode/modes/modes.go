@@ -9,6 +9,7 @@ import (
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/mode"
+	"github.com/berth-net/berth/internal/mode/chained"
 	"github.com/berth-net/berth/internal/mode/delegated"
 	"github.com/berth-net/berth/internal/mode/routed"
 	"github.com/berth-net/berth/internal/node"
@@ -19,7 +20,13 @@ import (
 // what no ledger knows; it takes attachments of other modes for its own.
 func List(d *daemon.Daemon, n *node.Node, g *ground.Ground, t *traffic.Traffic) (finder mode.Finder, all mode.Modes) {
 	r := routed.New(options(d, n, g, t))
-	return r, mode.Modes{r, delegated.New(delegated.Options{Run: n.Delegates.Run, Check: n.Delegates.Check})}
+	return r, mode.Modes{
+		r,
+		chained.New(chained.Options{
+			Look: n.Shaping.Look, VerifyPod: n.Shaping.VerifyPod, ClaimPorts: t.Ports.Claim, Vacate: t.Ports.Vacate, Lacks: n.Table.Lacks,
+		}),
+		delegated.New(delegated.Options{Run: n.Delegates.Run, Check: n.Delegates.Check}),
+	}
 }
 
 // Kept returns a function that makes the mode of an attachment whose addresses another owner in the ledger has: they
