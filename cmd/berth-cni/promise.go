@@ -65,7 +65,7 @@ func (c *call) verdict(why, queueErr, cutErr error) *api.Error {
 		return cni.Errorf(cni.CodeTryAgain, "the pod is not cut off from the network", "the agent: %v; the cut: %v; the deletion is queued; repeat DEL", why, cutErr)
 	case c.unsure != "": // the queued deletion spares that link; a repeated DEL, in a new process, does not
 		return cni.Errorf(cni.CodeTryAgain, cni.MsgUnsure, "%v; the ADD of %s began after this DEL's process started, but before that process ran the plugin; repeat DEL", why, c.unsure)
-	case c.found:
+	case c.found, c.head.Chained: // in mode chained the pod's link is another plugin's, which takes it away
 	case c.misplaced():
 		return cni.Errorf(cni.CodeTryAgain, "the pod is not cut off from the network", "%v; this plugin runs in another network namespace than the agent did; "+
 			"the deletion is queued; repeat DEL when the agent runs", why)

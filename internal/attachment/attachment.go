@@ -45,6 +45,8 @@ type Record struct {
 	First hold.ID `json:"first,omitempty"`
 	// Called is what the pod's status calls the network of a first one, unless it calls it Network.
 	Called string `json:"called,omitempty"`
+	// PrevResult is the result of the plugins ahead, in the newest version, for an attachment of mode chained; nil for others.
+	PrevResult json.RawMessage `json:"prevResult,omitempty"`
 	// Networks says, for a first one, which further networks its pod may have; nil: the configuration has not said it.
 	Networks *netconf.Networks `json:"networks,omitempty"`
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/podgateway"
 	"github.com/berth-net/berth/internal/kinds/podstatus"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
+	"github.com/berth-net/berth/internal/kinds/shaping"
 	nfttable "github.com/berth-net/berth/internal/kinds/table"
 	"github.com/berth-net/berth/internal/kinds/vxlan"
 	"github.com/berth-net/berth/internal/kinds/wireguard"
@@ -41,6 +42,7 @@ var kinds = hold.Kinds{
 	{New: func() hold.Spec { return new(link.Spec) }},
 	{New: func() hold.Spec { return new(flows.Spec) }},
 	{New: func() hold.Spec { return new(hostports.Spec) }},
+	{New: func() hold.Spec { return new(shaping.Spec) }},
 	{New: func() hold.Spec { return new(delegate.Spec) }},
 	{New: func() hold.Spec { return new(podgateway.Spec) }},
 	{New: func() hold.Spec { return new(delegate.IPAM) }},

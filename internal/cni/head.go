@@ -27,6 +27,8 @@ type Head struct {
 	Addresses []string
 	// Networks says that the configuration names networks that each pod gets beside Berth's own, or instead of it.
 	Networks bool
+	// Chained says that the configuration's mode is chained: the pod's link is another plugin's.
+	Chained bool
 	// Loopback says that the configuration is the plugin loopback's, by its type.
 	Loopback bool
 }
@@ -140,6 +142,7 @@ func essentials(fields scan.Fields, check func(scan.Fields) *api.Error) (h Head,
 		return h, e
 	}
 	h.Loopback = string(fields.Get("type")) == `"loopback"` // no other type matters to the head
+	h.Chained = string(fields.Get("mode")) == `"chained"`
 	dir, e := rootField(fields)
 	if e != nil {
 		return h, e

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/podgateway"
 	"github.com/berth-net/berth/internal/kinds/podstatus"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
+	"github.com/berth-net/berth/internal/kinds/shaping"
 	"github.com/berth-net/berth/internal/kinds/table"
 	"github.com/berth-net/berth/internal/kinds/vxlan"
 	"github.com/berth-net/berth/internal/kinds/wireguard"
@@ -36,6 +37,7 @@ type Doors struct {
 	Links      Links
 	Macvlans   Macvlans // nil: a node in memory has none
 	Ports      Ports
+	Shaping    Shaping             // limits on links of other plugins
 	Delegates  *delegate.Delegates // networks that other plugins make
 	Statuses   *podstatus.Statuses // what tells people of pods' networks
 	Gateways   hold.Kind           // pods' default routes through a network that has asked for them
@@ -44,7 +46,7 @@ type Doors struct {
 }
 
 // List lists the kinds, in the order in which a restart verifies them: first the kinds that keep dead
-// pods' packets away, then the kinds of the pods' links and host ports, and at last what other plugins make.
+// pods' packets away, then the kinds of the pods' links, limits and host ports, and at last what other plugins make.
 func (d *Doors) List(t Tracked, r flows.Routes) hold.Kinds {
 	all := hold.Kinds{
 		d.Table.Kind(),
@@ -55,7 +57,7 @@ func (d *Doors) List(t Tracked, r flows.Routes) hold.Kinds {
 	if d.WireGuard != nil {
 		all = append(all, d.WireGuard.DeviceKind(), d.WireGuard.PeerKind())
 	}
-	all = append(all, d.NodeRoutes.Kind(), flows.Kind(t, r), d.Links.Kind())
+	all = append(all, d.NodeRoutes.Kind(), flows.Kind(t, r), d.Links.Kind(), d.Shaping.Kind())
 	if d.Macvlans != nil {
 		all = append(all, d.Macvlans.Kind())
 	}
@@ -95,6 +97,7 @@ func Open(here *ns.Netns, conn *rtnl.Conn, m Marks, h Hooks) Doors {
 		Links:      links,
 		Macvlans:   macvlan.New(macvlan.Options{Conn: conn, At: here, Instance: m.Instance, Deletions: h.Deletions, Going: h.Going}),
 		Ports:      OpenPorts(barrier, m, h),
+		Shaping:    shaping.New(shaping.Options{Conn: conn, Unpoliced: h.Unpoliced}),
 		Delegates:  OpenDelegates(h),
 		Statuses:   OpenStatuses(h),
 		Gateways:   OpenGateways(),
@@ -111,7 +114,7 @@ func Open(here *ns.Netns, conn *rtnl.Conn, m Marks, h Hooks) Doors {
 // OpenPorts makes the door to the host ports in an instance's table.
 func OpenPorts(maps Maps, m Marks, h Hooks) Ports {
 	return hostports.New(hostports.Options{
-		Maps: maps, Exposed: h.Mapped, Left: h.Left, Link: func(id hold.ID) string { return stamp.Link(m.Instance, id) },
+		Maps: maps, Exposed: h.Mapped, Left: h.Left, Forget: h.Forget, Link: func(id hold.ID) string { return stamp.Link(m.Instance, id) },
 	})
 }
 
@@ -146,6 +149,8 @@ type Hooks struct {
 	// Mapped is called with host ports that the agent has mapped, if older connections may have had
 	// these ports.
 	Mapped func([]nft.Mapping)
+	// Forget has the kernel forget the connections that bound host ports have led to their pods (node.Mark).
+	Forget func([]nft.Mapping) error
 	// Left removes the host ports that a lost agent, whom nobody replaces, has left.
 	Left func() error
 	// Kept returns the host ports in the table that an owner has.
@@ -229,6 +234,13 @@ type Maps = hostports.Maps
 type Ports interface {
 	Kind() hold.Kind
 	Mapped() (map[hold.ID]*hostports.Spec, error)
+}
+
+// Shaping are the limits on links of other plugins.
+type Shaping interface {
+	Kind() hold.Kind
+	Look(netns ns.Ref, ifname string, addrs []netip.Addr) (shaping.Sight, error)
+	VerifyPod(context.Context, *shaping.Spec) error
 }
 
 // Monitor tells of changes that others may have made (rtnl.Monitor).

@@ -35,6 +35,19 @@ func ParseResult(c *netconf.Conf) (*types100.Result, error) {
 	return prev, nil
 }
 
+// KeepResult returns the prevResult of a configuration as a record keeps it: in the newest version.
+func KeepResult(c *netconf.Conf) (json.RawMessage, error) {
+	prev, err := ParseResult(c)
+	if err != nil {
+		return nil, err
+	}
+	raw, bad := result.Encode(prev, types100.ImplementedSpecVersion)
+	if bad != nil {
+		return nil, bad
+	}
+	return raw, nil
+}
+
 // Against returns what a prevResult lacks of the result that follows from the record.
 func Against(m Mode, e *attachment.Entry, prev *types100.Result) []string {
 	want, err := m.Result(e.Owner, e.Record)

@@ -6,9 +6,11 @@ package node
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds"
@@ -78,8 +80,16 @@ func (n *Node) Mark(instance string, h Hooks) error {
 		return err
 	}
 	n.Marks = kinds.Marks{Instance: instance, Groups: groups, Metric: metric}
-	h.OpenNetns = n.OpenNetns
+	h.OpenNetns, h.Forget = n.OpenNetns, n.forgetLed
 	return n.Equip(n, h)
+}
+
+// forgetLed has the kernel forget the connections that host ports have led to pods.
+func (n *Node) forgetLed(ports []nft.Mapping) error {
+	none := func(string, netip.AddrPort) (to netip.AddrPort, mapped bool) { return to, false }
+	return n.Tracked.ForgetMapped(none, func(protocol string, at, to netip.AddrPort) bool {
+		return slices.ContainsFunc(ports, func(m nft.Mapping) bool { return m.Leads(protocol, at, to) })
+	})
 }
 
 // PortsIn makes the door to the host ports in the node's table.

@@ -19,10 +19,7 @@ func (p *Ports) Has(protocol string, at netip.AddrPort) bool { return len(p.hold
 func (p *Ports) Leads(protocol string, at, to netip.AddrPort) bool {
 	return slices.ContainsFunc(p.holders(protocol, at), func(id hold.ID) bool {
 		o, _ := p.Ledger.Owner(id)
-		return slices.ContainsFunc(mappings(o), func(m nft.Mapping) bool {
-			everywhere := m.Host.Addr().IsUnspecified() && m.Host.Addr().Is4() == at.Addr().Is4()
-			return m.Protocol == protocol && m.Host.Port() == at.Port() && m.Pod == to && (everywhere || m.Host.Addr() == at.Addr())
-		})
+		return slices.ContainsFunc(mappings(o), func(m nft.Mapping) bool { return m.Leads(protocol, at, to) })
 	})
 }
 

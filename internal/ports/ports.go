@@ -117,6 +117,29 @@ func (p *Ports) Claim(ctx context.Context, id hold.ID, want []nft.Mapping) (undo
 	}
 }
 
+// Vacate waits until no port of the node leads to an address by an owner that is being released, or refuses the address: other
+// plugins' IPAM gives an address away as soon as its pod is gone. It does not wait for what such an owner owes.
+func (p *Ports) Vacate(ctx context.Context, addrs []netip.Addr) error {
+	ctx, cancel := context.WithTimeout(ctx, formerHolder)
+	defer cancel()
+	for _, o := range p.Ledger.Owners() {
+		leads := slices.IndexFunc(mappings(o), func(m nft.Mapping) bool { return slices.Contains(addrs, m.Pod.Addr()) })
+		if leads < 0 {
+			continue
+		}
+		m := mappings(o)[leads]
+		if o.Wanted() {
+			return cni.Errorf(cni.CodeTaken, "the address has another pod's host ports", "%s leads to %s: %s has it", show(m), m.Pod.Addr(), p.whose(o.ID))
+		}
+		err := p.Engine.Tried(ctx, o.ID)
+		if _, known := p.Ledger.Owner(o.ID); known {
+			return cni.Errorf(cni.CodeTryAgain, "the address has another pod's host ports",
+				"%s leads to %s: %s has it, and its release has not ended (berth owed): %v", show(m), m.Pod.Addr(), p.whose(o.ID), err)
+		}
+	}
+	return nil
+}
+
 // elsewhere refuses ports that another agent of the node maps, whether or not that agent runs: if two
 // tables map a port, the kernel may use either.
 func (p *Ports) elsewhere(want []nft.Mapping) error {

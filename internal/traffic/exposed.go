@@ -91,7 +91,10 @@ func (t *Traffic) MappedAnew() {
 // and its table led to pods that have come since.
 func (t *Traffic) Astray(ms []nft.Mapping) {
 	t.mappings.Lock()
-	t.mappings.astray = append(t.mappings.astray, ms...)
+	for _, m := range ms {
+		m.Via = 0 // connections do not tell it
+		t.mappings.astray = append(t.mappings.astray, m)
+	}
 	t.mappings.Unlock()
 	select {
 	case t.mapped <- struct{}{}:

@@ -67,7 +67,7 @@ func newNodeWith(t testing.TB, yaml string, plugins ...string) *node {
 // state is what the oracle sees on the node, without what the test itself makes there: pods, and bridges, which are up while they have ports
 // and which the kernel gives a route for multicast when they have had a port for about a second.
 func (n *node) state() nettest.State {
-	return nettest.Snapshot(n.t, nil).Without("conntrack").Without("mount").But([]string{"link br8 ", "link br9 ", "route inet6 multicast ff00::/8 dev br"})
+	return nettest.Snapshot(n.t, nil).Without("conntrack").Without("mount").But([]string{"link br8 ", "link br9 ", "route inet6 multicast ff00::/8 dev br", "route inet6 multicast ff00::/8 dev uplink"})
 }
 
 // startRunner starts berth-runner, and waits until it answers.

@@ -57,9 +57,8 @@ func (v *Verbs) Add(ctx context.Context, req api.AddRequest, w daemon.When) (jso
 	if err != nil {
 		return nil, err
 	}
-	if add.conf.PrevResult != nil {
-		return nil, cni.Errorf(cni.CodeConfig, "invalid configuration: prevResult",
-			"mode %s makes its own interface: berth-cni has to be the first plugin of the list", add.record.Mode)
+	if err := add.chain(); err != nil {
+		return nil, err
 	}
 	pod, err := v.openNetns(add)
 	if err != nil {
@@ -220,6 +219,9 @@ func (v *Verbs) standing(ctx context.Context, add *addition, pod ns.Handle) (_ *
 			if e.Record.Former { // its network only has the same name
 				return nil, nil, cni.Errorf(cni.CodeTaken, "interface exists in the pod", "a former CNI has made %s in %s, which is attachment %s: DEL it first",
 					add.record.Ifname, add.record.Netns.Path, e.Owner.ID)
+			}
+			if err := sameChain(e, add.make); err != nil {
+				return nil, nil, err
 			}
 			if v.incomplete(e) == nil { // otherwise nobody can tell before it is complete (whole)
 				if err := asWished(e, add.make); err != nil {

@@ -115,6 +115,9 @@ func Parse(raw []byte) (*Conf, *api.Error) {
 	if e := c.setIPAM(fields); e != nil {
 		return nil, e
 	}
+	if e := c.checkChained(fields); e != nil {
+		return nil, e
+	}
 	if !c.Networks.Others() {
 		if e := c.setRuntime(fields.Get("runtimeConfig")); e != nil {
 			return nil, e

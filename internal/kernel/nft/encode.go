@@ -114,6 +114,10 @@ func (r *request) addSet(table string, id uint32, s set) {
 		to := s.values.datatype()
 		attrs = append(attrs, attr32(unix.NFTA_SET_FLAGS, unix.NFT_SET_MAP),
 			attr32(unix.NFTA_SET_DATA_TYPE, to.GetNFTMagic()), attr32(unix.NFTA_SET_DATA_LEN, to.Bytes))
+	case s.of == nftables.TypeIFIndex: // the user data tells nft, for its listings, that keys are in the host's byte order
+		attrs = append(attrs, attr32(unix.NFTA_SET_FLAGS, 0), netlink.Attribute{
+			Type: unix.NFTA_SET_USERDATA, Data: userdata.AppendUint32(nil, userdata.NFTNL_UDATA_SET_KEYBYTEORDER, 1),
+		})
 	case len(s.keys) > 0:
 		attrs = append(attrs, attr32(unix.NFTA_SET_FLAGS, 0))
 	default: // the user data tells nft, for its listings, that keys are in the network's byte order

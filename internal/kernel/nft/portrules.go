@@ -35,7 +35,9 @@ func (f family) stand() (loopback, stand netip.Addr) {
 const (
 	reg4  = 9  // 4 bytes behind the beginning of register 1
 	reg8  = 10 // 8 bytes behind
+	reg12 = 11 // 12 bytes behind
 	reg20 = 13 // 20 bytes behind
+	reg24 = 14 // 24 bytes behind
 	reg16 = 2  // register 2 begins 16 bytes behind register 1
 	regY  = 4  // a register that no key is in
 )
@@ -83,11 +85,13 @@ func hostPorts(live uint32, ports []Port, lacks Parts) (sets []set, chains []cha
 		by.rules = append(by.rules, rules...)
 		back.rules = append(back.rules, hideHairpin(f, hairpin))
 	}
-	back.rules = append(back.rules, hideLoopback(live, ipv4, Stand4), hideLoopback(live, ipv6, netip.IPv6Loopback()))
+	back.rules = append(back.rules, hideLoopback(live, ipv4, Stand4), hideLoopback(live, ipv6, netip.IPv6Loopback()),
+		hideBoundLoopback(ipv4, Stand4), hideBoundLoopback(ipv6, netip.IPv6Loopback()))
 	if lacks&Shadows == 0 {
 		chains = append(chains, chain{name: "ports_shadows", typ: "filter", hook: hookPostrouting, priority: prioritySrcnat + 1, rules: dropShadows()})
 	}
 	return sets, append(chains, from, by, back,
+		chain{name: "ports_bound", typ: "filter", hook: hookPostrouting, priority: priorityRaw, rules: []rule{dropElsewhere(ipv4), dropElsewhere(ipv6)}},
 		chain{name: "loopback_out", typ: "filter", hook: hookOutput, priority: priorityMangle, rules: []rule{standIn()}},
 		chain{name: "loopback_asks", typ: "filter", hook: hookOutput, priority: priorityDstnat + 1,
 			rules: []rule{noteAsked(ipv4, netip.AddrFrom4([4]byte{127, 0, 0, 1})), noteAsked(ipv4, Stand4), noteAsked(ipv6, netip.IPv6Loopback())}},

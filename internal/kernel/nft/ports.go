@@ -22,9 +22,27 @@ type Mapping struct {
 	Protocol string         `json:"protocol"` // tcp, udp or sctp
 	Host     netip.AddrPort `json:"host"`     // on the node; the unspecified address stands for all local addresses of its family
 	Pod      netip.AddrPort `json:"pod"`      // of the same family
+	// Via binds the mapping to a link of the node, by its index: what the mapping has sent to the pod may leave the
+	// node by that link only (bound.go). 0: the mapping is bound to no link; NoLink: nothing of it leaves the node.
+	Via int `json:"via,omitempty"`
 }
 
-func (m Mapping) String() string { return fmt.Sprintf("%s %s to %s", m.Protocol, m.Host, m.Pod) }
+// Leads reports whether the mapping sends what comes to a port of the node, at the address in `at`, to `to`.
+func (m Mapping) Leads(protocol string, at, to netip.AddrPort) bool {
+	everywhere := m.Host.Addr().IsUnspecified() && m.Host.Addr().Is4() == at.Addr().Is4()
+	return m.Protocol == protocol && m.Host.Port() == at.Port() && m.Pod == to && (everywhere || m.Host.Addr() == at.Addr())
+}
+
+func (m Mapping) String() string {
+	text := fmt.Sprintf("%s %s to %s", m.Protocol, m.Host, m.Pod)
+	switch {
+	case m.Via == NoLink:
+		text += ", closed"
+	case m.Via != 0:
+		text += fmt.Sprintf(" by link %d", m.Via)
+	}
+	return text
+}
 
 // SamePort reports whether two mappings have the same port of the node.
 func (m Mapping) SamePort(o Mapping) bool { return m.Protocol == o.Protocol && m.Host == o.Host }
@@ -84,10 +102,12 @@ func (c concat) text(raw string) string {
 		}
 		part := []byte(raw[:of.Bytes])
 		raw = raw[size:]
-		switch of.Bytes {
-		case 1:
+		switch {
+		case of == nftables.TypeIFIndex:
+			words[i] = fmt.Sprint(binary.NativeEndian.Uint32(part))
+		case of.Bytes == 1:
 			words[i] = cmp.Or(protocolWord(part[0]), fmt.Sprint(part[0]))
-		case 2:
+		case of.Bytes == 2:
 			words[i] = fmt.Sprint(binary.BigEndian.Uint16(part))
 		default:
 			addr, _ := netip.AddrFromSlice(part)
@@ -124,9 +144,10 @@ func allPortSets() []set {
 	var all []set
 	for _, f := range []family{ipv4, ipv6} {
 		ports, anyports, hairpin := portSets(f)
-		all = append(all, ports, anyports, hairpin)
+		bound, exits := boundSets(f)
+		all = append(all, ports, anyports, hairpin, bound, exits)
 	}
-	return all
+	return append(all, boundLinks())
 }
 
 // portEntries returns the elements that ports are in the sets, by the sets' names.
@@ -152,6 +173,7 @@ func portEntries(ports []Port) map[string][]entry {
 			in["hairpin"+suffix] = append(in["hairpin"+suffix], entry{key: string(pod.AsSlice()) + string(pod.AsSlice()), comment: p.Owner})
 		}
 	}
+	addBounds(in, ports)
 	return in
 }
 
@@ -167,6 +189,7 @@ func portsOf(sets []set) []Port {
 	for _, f := range []family{ipv4, ipv6} {
 		bytes := int(f.datatype.Bytes)
 		ports, anyports, _ := portSets(f)
+		via := viasOf(f, sets)
 		for _, s := range sets {
 			if s.name != ports.name && s.name != anyports.name {
 				continue
@@ -188,6 +211,7 @@ func portsOf(sets []set) []Port {
 				p.Host = netip.AddrPortFrom(any, binary.BigEndian.Uint16(key[len(key)-4:]))
 				pod, _ := netip.AddrFromSlice([]byte(e.value)[:bytes])
 				p.Pod = netip.AddrPortFrom(pod, binary.BigEndian.Uint16([]byte(e.value)[bytes:]))
+				p.Via = via[boundKey(p.Mapping)]
 				all = append(all, p)
 			}
 		}
@@ -201,9 +225,9 @@ func (p Port) compare(o Port) int {
 	return cmp.Or(strings.Compare(p.Owner, o.Owner), p.Mapping.Compare(o.Mapping))
 }
 
-// Compare orders mappings by protocol, host port and pod.
+// Compare orders mappings by protocol, host port, pod and link.
 func (m Mapping) Compare(o Mapping) int {
-	return cmp.Or(strings.Compare(m.Protocol, o.Protocol), m.Host.Compare(o.Host), m.Pod.Compare(o.Pod))
+	return cmp.Or(strings.Compare(m.Protocol, o.Protocol), m.Host.Compare(o.Host), m.Pod.Compare(o.Pod), cmp.Compare(m.Via, o.Via))
 }
 
 // Map adds host ports to the instance's table, in one transaction. Host ports that are in the table
@@ -228,8 +252,16 @@ func (t *Tables) Map(instance string, ports []Port) error {
 //
 //	delete element inet NAME anyports4 { tcp . 8080 }
 func (t *Tables) Unmap(instance string, ports []Port) error {
-	table, gone := stamp.Table(instance), byName(portEntries(ports))
-	err := t.unmap(table, gone)
+	table := stamp.Table(instance)
+	if err := t.unmap(table, byName(portEntries(ports))); err != nil {
+		return fmt.Errorf("unmapping ports in nftables table %s: %w", table, kernel.Classify(err))
+	}
+	return nil
+}
+
+// unmap deletes elements, as far as they are there.
+func (t *Tables) unmap(table string, gone []named) error {
+	err := t.deleteAll(table, gone)
 	for range readTries {
 		if !errors.Is(err, unix.ENOENT) {
 			break
@@ -238,16 +270,13 @@ func (t *Tables) Unmap(instance string, ports []Port) error {
 		var there []set
 		if there, err = t.readPorts(table); err == nil {
 			gone = among(gone, there)
-			err = t.unmap(table, gone)
+			err = t.deleteAll(table, gone)
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("unmapping ports in nftables table %s: %w", table, kernel.Classify(err))
-	}
-	return nil
+	return err
 }
 
-func (t *Tables) unmap(table string, gone []named) error {
+func (t *Tables) deleteAll(table string, gone []named) error {
 	if len(gone) == 0 {
 		return nil
 	}

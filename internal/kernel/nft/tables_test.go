@@ -34,6 +34,7 @@ func sample() Ruleset {
 		Ports: []Port{
 			mapped("tcp", "0.0.0.0:8080", "10.88.0.7:80"), mapped("tcp", "[::]:8080", "[fd88::7]:80"),
 			mapped("udp", "192.0.2.1:53", "10.88.0.7:5353"), mapped("sctp", "[2001:db8::1]:1", "[fd88::7]:65535"),
+			bound("tcp", "0.0.0.0:9090", "10.99.1.7:80", 1234567), bound("udp", "[::]:53", "[fd99::7]:53", 7), bound("udp", "192.0.2.1:9091", "10.99.1.7:80", NoLink),
 		},
 		Excluded:   cidrs.Of(prefixes("192.168.0.0/16", "10.0.0.0/8", "fd00:1::/32", "255.255.255.255/32")...),
 		TunnelPort: 4789, Tunnels: cidrs.Of(prefixes("192.0.2.11/32", "192.0.2.12/32", "2001:db8::11/128")...),
@@ -41,7 +42,13 @@ func sample() Ruleset {
 }
 
 func mapped(protocol, host, pod string) Port {
-	return Port{"portsowner", Mapping{protocol, netip.MustParseAddrPort(host), netip.MustParseAddrPort(pod)}}
+	return Port{"portsowner", Mapping{Protocol: protocol, Host: netip.MustParseAddrPort(host), Pod: netip.MustParseAddrPort(pod)}}
+}
+
+func bound(protocol, host, pod string, via int) Port {
+	p := mapped(protocol, host, pod)
+	p.Via = via
+	return p
 }
 
 // many returns some 20 kB of CIDRs. No two of them touch.

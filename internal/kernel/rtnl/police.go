@@ -84,6 +84,26 @@ func (c *Conn) Police(index int, r Rate, mtu int, spent bool) error {
 	return unknownToTc(c.Each(delPolice(index), police)[1]) // somebody's filter may have the place
 }
 
+// Unpolice takes away what Police has made on a link, found by its index. The room for filters (clsact) stays, because others may
+// have filters there. "Not there" is success, also of the link.
+//
+//	tc filter del dev DEV ingress pref 98 handle be98 bpf
+func (c *Conn) Unpolice(index int) error {
+	var r Rate
+	err := c.Do(getPolice(index, &r))
+	if err == nil && r != (Rate{}) {
+		err = c.Do(Request{
+			text: fmt.Sprintf("tc filter del dev %d ingress pref %d handle %x bpf", index, pref, policer),
+			typ:  unix.RTM_DELTFILTER,
+			body: body(policeOf(index), nl.NewRtAttr(attrKind, nl.ZeroTerminated("bpf"))),
+		})
+	}
+	if errors.Is(err, kernel.ErrNotFound) || errors.Is(err, kernel.ErrInvalid) || errors.Is(err, kernel.ErrUnsupported) {
+		return nil
+	}
+	return err
+}
+
 // CanPolice returns why Police can work for no link, as far as CanPolice can see that without a link;
 // nil if it knows no reason.
 func CanPolice() error {

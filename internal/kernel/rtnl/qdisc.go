@@ -145,6 +145,7 @@ type Qdisc struct {
 	Index int    // of the link
 	Kind  string // such as "tbf"; "": none that the kernel shows
 	Shape Rate   // the rate with which Shape made the discipline; the zero Rate: it is not as Shape makes it
+	Ours  bool   // it has the handle of those that Shape makes
 	InWay bool   // Shape fails until somebody takes the discipline away, because it has Shape's handle
 }
 
@@ -214,7 +215,7 @@ func parseQdisc(b []byte) (q Qdisc, isRoot bool, err error) {
 	}
 	q.Index = int(binary.NativeEndian.Uint32(b[atTcIfindex:]))
 	ours := binary.NativeEndian.Uint32(b[atTcHandle:]) == shaper
-	q.InWay = ours && q.Kind != tbf
+	q.Ours, q.InWay = ours, ours && q.Kind != tbf
 	if ours && q.Kind == tbf && !sized {
 		if q.Shape, err = parseTBF(options); err != nil {
 			return Qdisc{}, false, err

@@ -5,6 +5,10 @@
 // The hold has no cut of its own, because the link's cut keeps the pod from hearing anything. The hold
 // leaves no connections behind either: connections name the pod's address, so that the hold of the
 // pod's traffic (kinds/flows) forgets them.
+//
+// A pod whose link and address are other plugins' has neither. Its host ports are bound to its link
+// (nft.Mapping.Via): they lead to nobody who has the address later. Release closes them, has the kernel
+// forget their connections, and only then unmaps them.
 package hostports
 
 import (
@@ -47,6 +51,7 @@ func Name(m nft.Mapping) hold.Name {
 // Maps are the maps in the agent's table (table.Keeper).
 type Maps interface {
 	Map(hold.ID, []nft.Mapping) error
+	Close([]hold.ID) error
 	Unmap([]hold.ID) error
 	Mapped() (map[hold.ID][]nft.Mapping, error)
 }
@@ -62,6 +67,8 @@ type Options struct {
 	// Exposed is called with ports that Acquire has mapped, if older connections may have had these
 	// ports. Optional.
 	Exposed func([]nft.Mapping)
+	// Forget has the kernel forget the connections that bound host ports have led to their pods. Optional.
+	Forget func([]nft.Mapping) error
 }
 
 // Ports maps and unmaps pods' host ports.
@@ -74,6 +81,9 @@ func New(o Options) *Ports {
 	}
 	if o.Left == nil {
 		o.Left = func() error { return nil }
+	}
+	if o.Forget == nil {
+		o.Forget = func([]nft.Mapping) error { return nil }
 	}
 	return &Ports{o}
 }
@@ -178,7 +188,11 @@ func (p *Ports) release(_ context.Context, hs []hold.Hold) []error {
 	if len(owners) == 0 {
 		return errs
 	}
-	if err := p.Maps.Unmap(owners); err != nil {
+	err := p.forget(owners, hs)
+	if err == nil {
+		err = p.Maps.Unmap(owners)
+	}
+	if err != nil {
 		for i := range errs {
 			if errs[i] == nil {
 				errs[i] = fmt.Errorf("releasing %s: %w", hs[i].Spec, err)
@@ -195,6 +209,23 @@ func (p *Ports) release(_ context.Context, hs []hold.Hold) []error {
 		}
 	}
 	return errs
+}
+
+// forget closes the bound host ports of owners, and has the kernel forget their connections.
+func (p *Ports) forget(owners []hold.ID, hs []hold.Hold) error {
+	var bound []nft.Mapping
+	for _, h := range hs {
+		if s, ok := h.Spec.(*Spec); ok {
+			bound = append(bound, slices.DeleteFunc(slices.Clone(s.Mappings), func(m nft.Mapping) bool { return m.Via == 0 })...)
+		}
+	}
+	if len(bound) == 0 {
+		return nil
+	}
+	if err := p.Maps.Close(owners); err != nil {
+		return err
+	}
+	return p.Forget(bound)
 }
 
 // find returns the host ports in the table, by their owners.

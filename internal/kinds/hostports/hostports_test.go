@@ -44,6 +44,13 @@ func mapping(protocol, host, pod string) nft.Mapping {
 	return nft.Mapping{Protocol: protocol, Host: netip.MustParseAddrPort(host), Pod: netip.MustParseAddrPort(pod)}
 }
 
+// bound is a mapping to a pod behind a link that has an index.
+func bound(protocol, host, pod string, index int) nft.Mapping {
+	m := mapping(protocol, host, pod)
+	m.Via = index
+	return m
+}
+
 func TestKind(t *testing.T) {
 	k, _, tables := open(t)
 	var last atomic.Int32
@@ -55,9 +62,10 @@ func TestKind(t *testing.T) {
 				mapping("sctp", fmt.Sprintf("0.0.0.0:%d", 1000+n), fmt.Sprintf("10.88.0.%d:80", n)),
 				mapping("tcp", fmt.Sprintf("192.0.2.1:%d", 1000+n), fmt.Sprintf("10.88.0.%d:80", n)),
 				mapping("udp", fmt.Sprintf("[2001:db8::1]:%d", 1000+n), fmt.Sprintf("[fd88::%d]:80", n)),
+				bound("udp", fmt.Sprintf("[::]:%d", 3000+n), fmt.Sprintf("[fd99::%d]:80", n), int(n)),
 			}}
 		},
-		Example: &hostports.Spec{Link: "babcd0123456789", Mappings: []nft.Mapping{mapping("tcp", "0.0.0.0:8080", "10.88.0.7:80")}},
+		Example: &hostports.Spec{Link: "babcd0123456789", Mappings: []nft.Mapping{bound("tcp", "0.0.0.0:8080", "10.88.0.7:80", 7)}},
 		Snapshot: func() string {
 			ports, err := tables.Mapped(instance)
 			return fmt.Sprint(ports, err)

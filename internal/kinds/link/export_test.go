@@ -6,7 +6,7 @@ import "github.com/berth-net/berth/internal/kernel/rtnl"
 const HostMetric6 = hostMetric6
 
 // Unpolice has the links believe that the kernel has refused to limit what they let in.
-func (l *Links) Unpolice(err error) { l.asked.Do(func() { l.refused(err) }) }
+func (l *Links) Unpolice(err error) { l.policer.Ask(func() error { return err }) }
 
 // Remembered returns how many links the memory knows.
 func (l *Links) Remembered() int {

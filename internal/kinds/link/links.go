@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/shaping"
 	"github.com/berth-net/berth/internal/stamp"
 	"github.com/berth-net/berth/internal/turn"
 )
@@ -65,9 +66,7 @@ type Links struct {
 	since     func(hold.ID) int64
 	going     func(hold.ID) (bool, error)
 	forwards  func() bool
-	asked     sync.Once   // for the question whether the kernel can limit what links let in
-	lawless   atomic.Bool // the kernel cannot limit what links let in
-	unpoliced func(error)
+	policer   *shaping.Policer
 	batches   atomic.Uint32 // counts batches, so that each has a group of its own
 	mirror    mirror
 	memory    memory
@@ -81,7 +80,7 @@ type Links struct {
 
 // New returns the links of an instance.
 func New(o Options) *Links {
-	l := &Links{conn: o.Conn, prefix: o.Prefix, groups: o.Groups, barrier: o.Barrier, exposed: o.Exposed, since: o.Since, going: o.Going, forwards: o.Forwards, unpoliced: o.Unpoliced}
+	l := &Links{conn: o.Conn, prefix: o.Prefix, groups: o.Groups, barrier: o.Barrier, exposed: o.Exposed, since: o.Since, going: o.Going, forwards: o.Forwards, policer: shaping.NewPolicer(o.Conn, o.Unpoliced)}
 	if l.barrier == nil {
 		l.barrier = func() bool { return true }
 	}
@@ -96,9 +95,6 @@ func New(o Options) *Links {
 	}
 	if l.forwards == nil {
 		l.forwards = func() bool { return false }
-	}
-	if l.unpoliced == nil {
-		l.unpoliced = func(error) {}
 	}
 	l.mirror.own = l.heard
 	l.batches.Store(rand.Uint32()) // so that batches do not use the same groups as before a restart

@@ -1,10 +1,7 @@
 package link
 
 import (
-	"errors"
-
 	"github.com/berth-net/berth/internal/hold"
-	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
 
@@ -42,34 +39,11 @@ func isShaped(h hold.Hold) bool {
 // police limits what a host's end lets in from the pod, unless a view shows that limit already, or the
 // kernel cannot do it.
 func (l *Links) police(s *Spec, seen view, index int) error {
-	if s.Egress == (rtnl.Rate{}) || seen.policed[index] == s.Egress || !l.polices() {
+	if s.Egress == (rtnl.Rate{}) || seen.policed[index] == s.Egress {
 		return nil
 	}
 	spent := l.memory.get(s.Name).last != 0 // others have deleted the link before: a pod must not get a new burst by deleting its end
-	err := l.conn.Police(index, s.Egress, s.mtu(), spent)
-	if l.refused(err) {
-		return nil
-	}
-	return err
-}
-
-// polices reports whether the kernel can limit what links let in. polices asks the kernel once in the
-// agent's life; if the kernel cannot, the next agent asks again.
-func (l *Links) polices() bool {
-	l.asked.Do(func() { l.refused(rtnl.CanPolice()) })
-	return !l.lawless.Load()
-}
-
-// refused reports whether err says that the kernel can limit no link. It calls Unpoliced the first
-// time.
-func (l *Links) refused(err error) bool {
-	if !errors.Is(err, kernel.ErrUnsupported) && !errors.Is(err, kernel.ErrPermission) {
-		return false
-	}
-	if !l.lawless.Swap(true) {
-		l.unpoliced(err)
-	}
-	return true
+	return l.policer.Police(index, s.Egress, s.mtu(), spent)
 }
 
 // limited returns the indices of the holds' links that have a limit of what they let in.
@@ -84,12 +58,4 @@ func (v view) limited(hs []hold.Hold) (indices []int) {
 		}
 	}
 	return indices
-}
-
-// letsIn says what a host's end lets in.
-func letsIn(r rtnl.Rate) string {
-	if r == (rtnl.Rate{}) {
-		return "all that the pod sends"
-	}
-	return r.String()
 }

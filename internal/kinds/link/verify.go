@@ -11,6 +11,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/shaping"
 	"github.com/berth-net/berth/internal/stamp"
 )
 
@@ -125,8 +126,8 @@ func (l *Links) compare(s *Spec, seen view) error {
 	if have := seen.shapes[link.Index]; s.Ingress != (rtnl.Rate{}) && have.Shape != s.Ingress {
 		differ("sends with %s, not %s", have, s.Ingress)
 	}
-	if have := seen.policed[link.Index]; have != s.Egress && s.Egress != (rtnl.Rate{}) && l.polices() {
-		differ("lets in %s, not %s", letsIn(have), s.Egress)
+	if have := seen.policed[link.Index]; have != s.Egress && s.Egress != (rtnl.Rate{}) && l.policer.Polices() {
+		differ("lets in %s, not %s", shaping.LetsIn(have), s.Egress)
 	}
 	for _, a := range s.Addresses {
 		at := place{a, link.Index}

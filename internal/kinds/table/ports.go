@@ -94,6 +94,36 @@ func (k *Keeper) Map(owner hold.ID, ports []nft.Mapping) error {
 	return err
 }
 
+// Close lets no packet of owners' bound host ports leave the node any more (nft.Mapping.Via): in the table they are closed
+// until Unmap. It leaves other host ports alone.
+func (k *Keeper) Close(owners []hold.ID) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := k.learn(); err != nil {
+		return err
+	}
+	var all []nft.Port
+	closed := map[hold.ID][]nft.Mapping{}
+	for _, owner := range owners {
+		all = append(all, portsOf(owner, k.ports.of[owner])...)
+		ports := slices.Clone(k.ports.of[owner])
+		for i := range ports {
+			if ports[i].Via != 0 {
+				ports[i].Via = nft.NoLink
+			}
+		}
+		closed[owner] = ports
+	}
+	if err := k.tables.Close(k.want.Instance, all); err != nil {
+		k.unsure = true
+		return err
+	}
+	for owner, ports := range closed {
+		k.ports.set(owner, ports)
+	}
+	return nil
+}
+
 // Unmap removes the host ports of owners from the table. "Not there" is success.
 func (k *Keeper) Unmap(owners []hold.ID) error {
 	k.mu.Lock()

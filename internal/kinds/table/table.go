@@ -107,6 +107,7 @@ type tables interface {
 	Lacks() nft.Parts
 	Map(instance string, ports []nft.Port) error
 	Unmap(instance string, ports []nft.Port) error
+	Close(instance string, ports []nft.Port) error
 	Mapped(instance string) ([]nft.Port, error)
 	Others(instance string) (map[string][]nft.Port, error)
 	Strays(instance string, addrs []netip.Addr) (found []netip.Addr, whole bool, err error)

@@ -12,6 +12,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/link"
 	kind "github.com/berth-net/berth/internal/kinds/macvlan"
 	"github.com/berth-net/berth/internal/mode"
+	"github.com/berth-net/berth/internal/mode/chained"
 	"github.com/berth-net/berth/internal/mode/delegated"
 	"github.com/berth-net/berth/internal/mode/lent"
 	"github.com/berth-net/berth/internal/mode/macvlan"
@@ -25,7 +26,13 @@ import (
 func List(d *daemon.Daemon, n *node.Node, g *ground.Ground, t *traffic.Traffic) (finder mode.Finder, all mode.Modes) {
 	r := routed.New(options(d, n, g, t))
 	own := lent.New(r, lent.Options{Run: n.Delegates.Run, Check: n.Delegates.Check, PoolOf: g.PoolOf, Reached: n.Conn.Reached})
-	all = mode.Modes{own, delegated.New(delegated.Options{Run: n.Delegates.Run, Check: n.Delegates.Check, GC: n.Delegates.GC, Status: n.Delegates.Status})}
+	all = mode.Modes{
+		own,
+		delegated.New(delegated.Options{Run: n.Delegates.Run, Check: n.Delegates.Check, GC: n.Delegates.GC, Status: n.Delegates.Status}),
+		chained.New(chained.Options{
+			Look: n.Shaping.Look, VerifyPod: n.Shaping.VerifyPod, ClaimPorts: t.Ports.Claim, Vacate: t.Ports.Vacate, Lacks: n.Table.Lacks,
+		}),
+	}
 	if n.Macvlans == nil {
 		return r, all
 	}

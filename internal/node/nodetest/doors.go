@@ -51,6 +51,7 @@ func (w *Node) Open(p *fault.Plan, watched func(op string, h hold.Hold)) func() 
 				k.instance, k.groups, k.ruleset = n.Instance, n.Groups, nft.Ruleset{Instance: n.Instance}
 				n.Table, n.Routes, n.NodeRoutes, n.Tunnel, n.Links = tables{k}, routes{k, n.Metric}, ways.Routes{Ways: w.nodes, Door: k, Metric: n.Metric}, ways.Tunnel{Ways: w.nodes, Door: k, Instance: k.instance}, links{k}
 				n.Ports = n.PortsIn(tables{k}, h)
+				n.Shaping = limits{k}
 				n.OpenOthers(h)
 				n.Monitor = k.listen
 				return nil

@@ -22,6 +22,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/podgateway"
 	"github.com/berth-net/berth/internal/kinds/podstatus"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
+	"github.com/berth-net/berth/internal/kinds/shaping"
 	"github.com/berth-net/berth/internal/kinds/table"
 	"github.com/berth-net/berth/internal/kinds/vxlan"
 	"github.com/berth-net/berth/internal/nettest"
@@ -114,6 +115,19 @@ func TestKinds(t *testing.T) {
 			},
 		},
 	}
+	tested = append(tested, kindtest.Kind{
+		Kind: n.Shaping.Kind(),
+		Spec: func(_ testing.TB, owner hold.ID) hold.Spec {
+			return &shaping.Spec{Link: string(owner), Index: 7, Ifname: "eth0", MTU: 1500, Ingress: rtnl.Rate{Rate: 1000, Burst: 1514}}
+		},
+		Disguise: func(_ testing.TB, h hold.Hold) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			s := *h.Spec.(*shaping.Spec)
+			s.Ingress.Rate++
+			w.limits[s.Link] = s
+		},
+	})
 	names := []string{delegate.KindName, delegate.IPAMKind, podgateway.KindName, podstatus.KindName} // the real kinds, which a node in memory has as well
 	for _, c := range tested {
 		names = append(names, c.Kind.Name())

@@ -18,6 +18,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
+	"github.com/berth-net/berth/internal/kinds/shaping"
 	"github.com/berth-net/berth/internal/node/nodetest/ways"
 )
 
@@ -45,6 +46,7 @@ type Node struct {
 	nodes  *ways.Ways                // to other nodes
 	table  *nft.Ruleset              // nil: there is none
 	ports  map[hold.ID][]nft.Mapping // host ports in the table, by their owners
+	limits map[string]shaping.Spec   // of links that other plugins have made, by the names of these
 	news   chan struct{}             // has a token when somebody has changed the table, for tables.Run
 	sysctl map[string]string
 
@@ -98,6 +100,7 @@ func (w *Node) Reboot() {
 	w.ways, w.flows = map[netip.Addr]*Link{}, map[netip.Addr]string{}
 	w.pools, w.nodes = map[poolroute.Spec]bool{}, ways.New()
 	w.table, w.ports, w.sysctl = nil, nil, map[string]string{}
+	w.limits = map[string]shaping.Spec{}
 	w.news = make(chan struct{}, 1)
 	w.self = w.identity("/proc/thread-self/ns/net")
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
+	"github.com/berth-net/berth/internal/kinds/shaping"
 	"github.com/berth-net/berth/internal/node/nodetest/ways"
 )
 
@@ -22,6 +23,8 @@ type State struct {
 	Nodes *ways.Ways                // to other nodes
 	Table *nft.Ruleset              // nil: there is none
 	Ports map[hold.ID][]nft.Mapping // host ports in the table, by their owners
+
+	Limits map[string]shaping.Spec // of links that other plugins have made, by the names of these
 }
 
 // State returns the present state of the node.
@@ -30,7 +33,7 @@ func (w *Node) State() State {
 	defer w.mu.Unlock()
 	s := State{
 		Links: map[string]Link{}, Ways: map[netip.Addr]string{},
-		Flows: maps.Clone(w.flows), Pools: maps.Clone(w.pools), Nodes: w.nodes.Copy(), Ports: maps.Clone(w.ports),
+		Flows: maps.Clone(w.flows), Pools: maps.Clone(w.pools), Nodes: w.nodes.Copy(), Ports: maps.Clone(w.ports), Limits: maps.Clone(w.limits),
 	}
 	for name, l := range w.links {
 		s.Links[name] = l.copied()
@@ -47,7 +50,7 @@ func (w *Node) State() State {
 
 // Empty reports whether nothing is left on the node.
 func (s State) Empty() bool {
-	return len(s.Links)+len(s.Ways)+len(s.Flows)+len(s.Pools)+len(s.Ports) == 0 && s.Nodes.Empty() && s.Table == nil
+	return len(s.Links)+len(s.Ways)+len(s.Flows)+len(s.Pools)+len(s.Ports)+len(s.Limits) == 0 && s.Nodes.Empty() && s.Table == nil
 }
 
 func (s State) String() string {
@@ -62,6 +65,9 @@ func (s State) String() string {
 	fmt.Fprint(&all, s.Flows, s.Pools, s.Nodes)
 	for _, id := range slices.Sorted(maps.Keys(s.Ports)) {
 		fmt.Fprintf(&all, "\nhost ports of %s: %v", id, s.Ports[id])
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Limits)) {
+		fmt.Fprintf(&all, "\nlimits of %s: %+v", name, s.Limits[name])
 	}
 	return all.String()
 }

@@ -167,6 +167,24 @@ func (t tables) Map(owner hold.ID, ports []nft.Mapping) error {
 	})
 }
 
+func (t tables) Close(owners []hold.ID) error {
+	return t.step("ports", fmt.Sprintf("close %s", owners), func() error {
+		t.learn()
+		for _, owner := range owners {
+			ports := slices.Clone(t.mapped[owner])
+			for i := range ports {
+				if ports[i].Via != 0 {
+					ports[i].Via = nft.NoLink
+				}
+			}
+			if len(ports) > 0 {
+				t.mapped[owner], t.Node.ports[owner] = ports, ports
+			}
+		}
+		return nil
+	})
+}
+
 func (t tables) Unmap(owners []hold.ID) error {
 	return t.step("ports", fmt.Sprintf("unmap %s", owners), func() error {
 		t.learn()
