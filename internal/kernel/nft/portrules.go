@@ -91,7 +91,6 @@ func hostPorts(live uint32, ports []Port, lacks Parts) (sets []set, chains []cha
 		chains = append(chains, chain{name: "ports_shadows", typ: "filter", hook: hookPostrouting, priority: prioritySrcnat + 1, rules: dropShadows()})
 	}
 	return sets, append(chains, from, by, back,
-		chain{name: "ports_bound", typ: "filter", hook: hookPostrouting, priority: priorityRaw, rules: []rule{dropElsewhere(ipv4), dropElsewhere(ipv6)}},
 		chain{name: "loopback_out", typ: "filter", hook: hookOutput, priority: priorityMangle, rules: []rule{standIn()}},
 		chain{name: "loopback_asks", typ: "filter", hook: hookOutput, priority: priorityDstnat + 1,
 			rules: []rule{noteAsked(ipv4, netip.AddrFrom4([4]byte{127, 0, 0, 1})), noteAsked(ipv4, Stand4), noteAsked(ipv6, netip.IPv6Loopback())}},

@@ -165,6 +165,8 @@ func (r Ruleset) table(lacks Parts) table {
 	}
 	if r.Live != 0 && r.HostPorts && lacks&HostPorts == 0 {
 		t.chains[0].rules = append(t.chains[0].rules, dropToStand(ipv4), dropToStand(ipv6))
+		out := &t.chains[1] // another chain would cost each packet more than its rules
+		out.rules = append(out.rules, dropElsewhere(ipv4), dropElsewhere(ipv6))
 		sets, chains := hostPorts(r.Live, r.Ports, lacks)
 		t.sets, t.chains = append(t.sets, sets...), append(t.chains, chains...)
 		sets, chains = noteStrays(r.Live, r.CutHigh) // which need the same of the kernel
