@@ -17,6 +17,7 @@ import (
 	"github.com/berth-net/berth/internal/drain"
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kinds/deviceinfo"
 	"github.com/berth-net/berth/internal/kinds/podstatus"
 	"github.com/berth-net/berth/internal/mend"
 	"github.com/berth-net/berth/internal/mode/modes"
@@ -93,6 +94,9 @@ func (a *Agent) furnish(o Options) (err error) {
 				return a.networks.WriteStatus(ctx, pod, text)
 			},
 		},
+		Infos: deviceinfo.Options{Files: devices.FilesOf(o.Root, d.Instance), Lacks: func(err error) {
+			d.Log.Warn("a pod's device-info file lacks something", "err", err)
+		}},
 		Unpoliced: a.ground.SayUnpoliced, Unhelped: a.ground.SayUnhelped,
 	})
 	if err != nil {
@@ -124,7 +128,7 @@ func (a *Agent) furnish(o Options) (err error) {
 	a.Verbs = verbs.New(d, a.index, a.drain, a.ground, all, a.networks, n.OpenNetns)
 	a.Adopter = adopt.New(d, a.index)
 	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all, a.cluster)
-	a.status = status.New(status.Options{Core: d, Index: a.index, Modes: all, Tells: a.networks.Tells})
+	a.status = status.New(status.Options{Core: d, Index: a.index, Modes: all, Tells: a.networks.Tells, Device: n.Infos.Of})
 	a.Verbs.SayNetworks = a.status.Tell
 	a.plugger = plug.New(plug.Options{Log: d.Log, Plug: a.Verbs.Plug, Heard: a.networks.Heard, Pods: a.index.Pods})
 	a.cluster.Owed, a.cluster.Asked = a.Views.OwedHolds, a.plugger.Asked

@@ -14,6 +14,7 @@ import (
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kinds/delegate"
+	"github.com/berth-net/berth/internal/kinds/deviceinfo"
 	"github.com/berth-net/berth/internal/kinds/flows"
 	"github.com/berth-net/berth/internal/kinds/hostports"
 	"github.com/berth-net/berth/internal/kinds/link"
@@ -46,6 +47,7 @@ var kinds = hold.Kinds{
 	{New: func() hold.Spec { return new(delegate.Spec) }},
 	{New: func() hold.Spec { return new(podgateway.Spec) }},
 	{New: func() hold.Spec { return new(delegate.IPAM) }},
+	{New: func() hold.Spec { return new(deviceinfo.Spec) }},
 	{New: func() hold.Spec { return new(podstatus.Spec) }},
 }
 

@@ -69,6 +69,24 @@ func (f Files) Copy(id stamp.ID, resource, device string) error {
 	return nil
 }
 
+// Has reports whether an attachment has a file, or something else in its place.
+func (f Files) Has(id stamp.ID) bool {
+	_, err := os.Lstat(f.Path(id))
+	return err == nil
+}
+
+// Missing reports whether an attachment lacks a file that Copy would make. What Copy would refuse is not missing.
+func (f Files) Missing(id stamp.ID, resource, device string) bool {
+	if f.Has(id) {
+		return false
+	}
+	raw, err := read(f.dpPath(resource, device))
+	if err == nil {
+		_, err = parseInfo(raw)
+	}
+	return err == nil
+}
+
 // Load returns what there is to know of an attachment's device, from its device plugin or from the network's plugins; nil if nobody has told
 // anything. It is what the pod's status shows (section 6).
 func (f Files) Load(id stamp.ID) (*nadv1.DeviceInfo, error) {
@@ -86,11 +104,9 @@ func (f Files) Load(id stamp.ID) (*nadv1.DeviceInfo, error) {
 	return info, nil
 }
 
-// Remove removes an attachment's file. One that is not there is none of its errors.
+// Remove removes an attachment's file. One that is not there is none of its errors, whatever the agent may do in the folder.
 func (f Files) Remove(id stamp.ID) error {
-	remove := func() error {
-		return errors.Join(gone(os.Remove(f.Path(id)+half)), gone(os.Remove(f.Path(id))))
-	}
+	remove := func() error { return errors.Join(remove(f.Path(id)+half), remove(f.Path(id))) }
 	err := remove()
 	if errors.Is(err, fs.ErrPermission) && f.open() == nil {
 		err = remove()
@@ -99,6 +115,15 @@ func (f Files) Remove(id stamp.ID) error {
 		return fmt.Errorf("removing a device-info file: %w", err)
 	}
 	return nil
+}
+
+// remove removes a path's file. On a file system that cannot be written to, the kernel refuses before it looks whether there is one.
+func remove(path string) error {
+	err := os.Remove(path)
+	if _, missing := os.Lstat(path); errors.Is(missing, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 func gone(err error) error {
@@ -169,9 +194,10 @@ func (f Files) write(path string, raw []byte) error {
 	return os.Rename(path+half, path)
 }
 
-// read reads a file. A name that is too long for a file is one of no file.
+// read reads a file. A name that is too long for a file is one of no file. Other programs write the files: a link to a file that only the agent
+// can read would show that file to all who read the pod's status.
 func read(path string) ([]byte, error) {
-	raw, err := root.ReadBounded(path, mostInfo)
+	raw, err := root.ReadBoundedUnlinked(path, mostInfo)
 	if errors.Is(err, unix.ENAMETOOLONG) {
 		return nil, fmt.Errorf("%w: %w", fs.ErrNotExist, err)
 	}

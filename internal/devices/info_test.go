@@ -98,6 +98,8 @@ func TestPluginTells(t *testing.T) {
 func TestNonsense(t *testing.T) {
 	f, dp, cni := filesOf(t)
 	at := filepath.Join(dp, "r-d-device.json")
+	whole := filepath.Join(t.TempDir(), "whole")
+	put(t, whole, pci)
 	put(t, f.Path(id), "{}")
 	must(t, os.Remove(f.Path(id)))
 	for _, c := range []struct {
@@ -107,6 +109,7 @@ func TestNonsense(t *testing.T) {
 	}{
 		{"a FIFO", func(path string) error { return unix.Mkfifo(path, 0o644) }, "not a regular file"},
 		{"a folder", func(path string) error { return os.Mkdir(path, 0o755) }, "not a regular file"},
+		{"a link to a file", func(path string) error { return os.Symlink(whole, path) }, "not a regular file"},
 		{"a link to a device", func(path string) error { return os.Symlink("/dev/zero", path) }, "not a regular file"},
 		{"too much", text(`{"type":"` + strings.Repeat("x", 16<<10) + `"}`), "more than 16384 bytes"},
 		{"nothing", text(""), "unexpected end of JSON"},
@@ -235,4 +238,40 @@ func TestNoRoom(t *testing.T) {
 	if all, err := f.All(); len(all) != 0 || err != nil {
 		t.Errorf("%v, %v", all, err)
 	}
+}
+
+// On a file system that nobody may write to, what is not there is no error, and what is there stays one.
+func TestReadOnly(t *testing.T) {
+	nettest.Need(t)
+	dir := t.TempDir()
+	nettest.Mount(t, dir, "size=64k")
+	f := devices.FilesOf(root.Dir(dir), instance)
+	put(t, f.Path(id), pci)
+	must(t, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""), f.Remove("2222222222"))
+	if err := f.Remove(id); err == nil || !strings.Contains(err.Error(), "read-only") {
+		t.Errorf("a file that stays: %v", err)
+	}
+	if !f.Has(id) || f.Has("2222222222") {
+		t.Error("has other files than there are")
+	}
+}
+
+// What Copy would make is missing until it is made; what Copy would refuse is not missing.
+func TestMissing(t *testing.T) {
+	f, dp, _ := filesOf(t)
+	missing := func(want bool) {
+		t.Helper()
+		if got := f.Missing(id, "r", "d"); got != want {
+			t.Errorf("missing is %t", got)
+		}
+	}
+	missing(false)
+	put(t, dp+"/r-d-device.json", "{}")
+	missing(false)
+	put(t, dp+"/r-d-device.json", pci)
+	missing(true)
+	must(t, f.Copy(id, "r", "d"))
+	missing(false)
+	must(t, f.Remove(id))
+	missing(true)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/delegate"
+	"github.com/berth-net/berth/internal/kinds/deviceinfo"
 	"github.com/berth-net/berth/internal/kinds/flows"
 	"github.com/berth-net/berth/internal/kinds/hostports"
 	"github.com/berth-net/berth/internal/kinds/link"
@@ -39,6 +40,7 @@ type Doors struct {
 	Ports      Ports
 	Shaping    Shaping             // limits on links of other plugins
 	Delegates  *delegate.Delegates // networks that other plugins make
+	Infos      *deviceinfo.Infos   // files that tell of pods' devices
 	Statuses   *podstatus.Statuses // what tells people of pods' networks
 	Gateways   hold.Kind           // pods' default routes through a network that has asked for them
 	// Monitor begins to hear of changes by others; nil: this node cannot tell of such changes.
@@ -61,7 +63,7 @@ func (d *Doors) List(t Tracked, r flows.Routes) hold.Kinds {
 	if d.Macvlans != nil {
 		all = append(all, d.Macvlans.Kind())
 	}
-	return append(all, d.Ports.Kind(), d.Delegates.Kind(), d.Delegates.IPAMKind(), d.Gateways, d.Statuses.Kind())
+	return append(all, d.Ports.Kind(), d.Infos.Kind(), d.Delegates.Kind(), d.Delegates.IPAMKind(), d.Gateways, d.Statuses.Kind())
 }
 
 // Tunnel is the tunnel to other nodes.
@@ -99,6 +101,7 @@ func Open(here *ns.Netns, conn *rtnl.Conn, m Marks, h Hooks) Doors {
 		Ports:      OpenPorts(barrier, m, h),
 		Shaping:    shaping.New(shaping.Options{Conn: conn, Unpoliced: h.Unpoliced}),
 		Delegates:  OpenDelegates(h),
+		Infos:      OpenInfos(h),
 		Statuses:   OpenStatuses(h),
 		Gateways:   OpenGateways(),
 		Monitor: func() (Monitor, error) {
@@ -123,6 +126,9 @@ func OpenDelegates(h Hooks) *delegate.Delegates {
 	run := &client.Exec{Client: client.New(h.Runner)}
 	return delegate.New(delegate.Options{Exec: run, Open: h.OpenNetns, Run: string(hold.NewID())})
 }
+
+// OpenInfos makes the door to the files that tell of pods' devices.
+func OpenInfos(h Hooks) *deviceinfo.Infos { return deviceinfo.New(h.Infos) }
 
 // OpenStatuses makes the door to pods' statuses.
 func OpenStatuses(h Hooks) *podstatus.Statuses { return podstatus.New(h.Status) }
@@ -173,6 +179,8 @@ type Hooks struct {
 	Unpoliced func(error)
 	// Runner is the socket of berth-runner, which executes other CNI plugins.
 	Runner string
+	// Infos says where the files that tell of pods' devices are, and is told of those that cannot be had.
+	Infos deviceinfo.Options
 	// Status says and writes what people are told of a pod's networks.
 	Status podstatus.Options
 	// OpenNetns opens the network namespace of a pod (node.Node.OpenNetns).

@@ -15,7 +15,7 @@ type Given struct {
 	// Device is the ID of the device that the pod has of Network.Resource, as the kubelet says; "": none.
 	Device string
 	// Offered are values, in JSON, by capability for the plugins that declare these: the runtime's own runtimeConfig,
-	// which goes to the default network only, or CNIDeviceInfoFile. Nobody has to declare one of them. What the
+	// which goes to the default network only. Nobody has to declare one of them. What the
 	// selection asks for comes before them.
 	Offered map[string]json.RawMessage
 }

@@ -2,6 +2,8 @@ package nad_test
 
 import (
 	"encoding/json"
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -63,6 +65,7 @@ func FuzzDefinition(f *testing.F) {
 	for _, s := range []string{
 		"", "{}", `{"type":"x"}`, `{"type":"../x"}`, `{"name":"n","plugins":[{"type":"x","capabilities":{"ips":true}},{"type":"multus"}]}`,
 		`{"cniVersions":["1.0.0","9.9.9"],"plugins":[{"type":"x","ipam":{"type":"a/b"}}]}`, `{"type":"x","disableCheck":"TRUE","args":{"cni":[]}}`, "null", `{"plugins":[]}`,
+		`{"type":"x","capabilities":{"CNIDeviceInfoFile":true}}`, `{"type":"x","capabilities":{"CNIDeviceInfoFile":true},"runtimeConfig":1}`,
 	} {
 		f.Add(s)
 	}
@@ -88,13 +91,29 @@ func FuzzDefinition(f *testing.F) {
 			refused(t, e)
 			return
 		}
-		for _, c := range configs {
+		offered, err := nad.Offer(configs, nad.CapabilityInfoFile, "/f")
+		var bad *api.Error
+		if err != nil && !errors.As(err, &bad) {
+			t.Errorf("%q: refused without a number: %v", config, err)
+		}
+		for _, c := range append(configs, offered...) {
 			var conf struct {
 				DeviceID string
 				Args     struct{ CNI struct{ K int } }
 			}
 			if err := json.Unmarshal(c, &conf); err != nil {
 				t.Errorf("%q: %q: %v", config, c, err)
+			}
+		}
+		for i, c := range offered {
+			var conf struct {
+				RuntimeConfig struct{ CNIDeviceInfoFile any }
+			}
+			if !slices.Contains(n.Plugins[i].Capabilities, nad.CapabilityInfoFile) {
+				continue
+			}
+			if err := json.Unmarshal(c, &conf); err != nil || conf.RuntimeConfig.CNIDeviceInfoFile != "/f" {
+				t.Errorf("%q: a plugin is offered %q: %v", config, c, err)
 			}
 		}
 	})

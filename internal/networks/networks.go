@@ -416,7 +416,13 @@ func (r *resolver) configure(c chosen) (Network, error) {
 	}
 	to.Conf = &netconf.Conf{
 		Version: one.Version, Name: one.Name, Type: one.Plugins[0].Type, Mode: netconf.ModeDelegated, Gateways: c.asks.DefaultRoute,
-		List: &netconf.List{Plugins: configs, Args: r.pod.Args, Folders: []string{r.says.BinDir}, DisableCheck: one.DisableCheck, DisableGC: one.DisableGC},
+		List: &netconf.List{
+			Plugins: configs, Args: r.pod.Args, Folders: []string{r.says.BinDir}, DisableCheck: one.DisableCheck, DisableGC: one.DisableGC,
+			Device: c.asks.DeviceID,
+		},
+	}
+	if c.given.Device != "" {
+		to.Conf.List.Device, to.Conf.List.Resource = c.given.Device, one.Resource
 	}
 	return to, nil
 }

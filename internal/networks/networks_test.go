@@ -131,6 +131,15 @@ func TestOf(t *testing.T) {
 	if l := all[1].Conf.List; l.Args != "A=b" || !slices.Equal(l.Folders, []string{"/opt/other"}) {
 		t.Errorf("a plugin gets %+v", l)
 	}
+	asked := c(`[{"name":"dev"},{"name":"named","deviceID":"d9"},{"name":"a"}]`, "")
+	asked.definitions["shop/named"] = `{"type":"pn","capabilities":{"deviceID":true}}`
+	_, all, err = of(t, asked, "", nil)
+	nettest.Must(t, err)
+	for i, want := range []string{"d1 of v/r", "d9 of ", " of "} {
+		if l := all[i+1].Conf.List; l.Device+" of "+l.Resource != want {
+			t.Errorf("%s has device %q of %q, want %s", all[i+1], l.Device, l.Resource, want)
+		}
+	}
 	_, all, err = of(t, c(`[{"name":"a","default-route":["10.1.1.1"]},{"name":"own","default-route":["fe80::1"]}]`, ""), "", nil)
 	nettest.Must(t, err)
 	if got := fmt.Sprint(all[0].Conf.Gateways, all[1].Conf.Gateways, all[2].Conf.Gateways); got != "[] [10.1.1.1] [fe80::1]" {

@@ -97,9 +97,9 @@ func (n *Node) PortsIn(maps kinds.Maps, h Hooks) kinds.Ports {
 	return kinds.OpenPorts(maps, n.Marks, h)
 }
 
-// OpenOthers makes the doors to what is not in the node's own network namespace: other plugins, the API server, and the insides of pods.
+// OpenOthers makes the doors to what is not in the node's own network namespace: other plugins, files, the API server, and the insides of pods.
 func (n *Node) OpenOthers(h Hooks) {
-	n.Delegates, n.Statuses, n.Gateways = kinds.OpenDelegates(h), kinds.OpenStatuses(h), kinds.OpenGateways()
+	n.Delegates, n.Infos, n.Statuses, n.Gateways = kinds.OpenDelegates(h), kinds.OpenInfos(h), kinds.OpenStatuses(h), kinds.OpenGateways()
 }
 
 // Kinds lists the kinds of hold that an agent of this node can have (kinds.Doors).

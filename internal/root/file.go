@@ -14,9 +14,12 @@ var ErrIrregular = errors.New("it is not a regular file")
 
 // Open opens a regular file to read, and refuses anything else: a plain open of a FIFO or a
 // device may wait for ever, and so may a read from it.
-func Open(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
-	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) { // a socket, or a device without a driver
+func Open(path string) (*os.File, error) { return open(path, 0) }
+
+// open is Open with further flags.
+func open(path string, flags int) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|flags, 0)
+	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) || flags&unix.O_NOFOLLOW != 0 && errors.Is(err, unix.ELOOP) { // a socket, a device without a driver, or a link
 		return nil, fmt.Errorf("opening %s: %w", path, ErrIrregular)
 	}
 	if err != nil {
@@ -43,8 +46,15 @@ func ReadFile(path string) ([]byte, error) {
 }
 
 // ReadBounded is ReadFile for a file of at most so many bytes: a longer one is an error.
-func ReadBounded(path string, most int) ([]byte, error) {
-	f, err := Open(path)
+func ReadBounded(path string, most int) ([]byte, error) { return readBounded(path, most, 0) }
+
+// ReadBoundedUnlinked is ReadBounded for a path at which others may put a symbolic link: the link is refused, and not followed.
+func ReadBoundedUnlinked(path string, most int) ([]byte, error) {
+	return readBounded(path, most, unix.O_NOFOLLOW)
+}
+
+func readBounded(path string, most, flags int) ([]byte, error) {
+	f, err := open(path, flags)
 	if err != nil {
 		return nil, err
 	}

@@ -50,3 +50,24 @@ func TestReadBounded(t *testing.T) {
 		t.Errorf("beyond it: %v", err)
 	}
 }
+
+// A link at the path is refused, wherever it leads; a file is read as ever.
+func TestReadBoundedUnlinked(t *testing.T) {
+	dir := t.TempDir()
+	path, link := filepath.Join(dir, "file"), filepath.Join(dir, "link")
+	nettest.Must(t, os.WriteFile(path, []byte("12345"), 0o600), os.Symlink(path, link), os.Symlink("nowhere", link+"2"))
+	if raw, err := root.ReadBoundedUnlinked(path, 5); err != nil || string(raw) != "12345" {
+		t.Errorf("a file: %q, %v", raw, err)
+	}
+	if _, err := root.ReadBoundedUnlinked(path, 4); err == nil || !strings.Contains(err.Error(), "more than 4 bytes") {
+		t.Errorf("beyond its bound: %v", err)
+	}
+	for _, link := range []string{link, link + "2"} {
+		if raw, err := root.ReadBoundedUnlinked(link, 5); !errors.Is(err, root.ErrIrregular) {
+			t.Errorf("a link: %q, %v", raw, err)
+		}
+	}
+	if raw, err := root.ReadBounded(link, 5); err != nil || string(raw) != "12345" {
+		t.Errorf("a link that may be followed: %q, %v", raw, err)
+	}
+}

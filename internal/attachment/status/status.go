@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 
+	nadv1 "github.com/k8snetworkplumbingwg/network-attachment-definition-client/pkg/apis/k8s.cni.cncf.io/v1"
+
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/daemon"
@@ -22,6 +24,8 @@ type Options struct {
 	Modes mode.Modes
 	// Tells reports whether a pod's annotation can be written.
 	Tells func(*api.Pod) bool
+	// Device returns what there is to know of the device of an attachment; nil: there is nothing (deviceinfo.Infos.Of).
+	Device func(hold.Owner) *nadv1.DeviceInfo
 }
 
 // Status tells people of pods' networks.
@@ -77,7 +81,7 @@ func (v *Status) Text(first hold.ID) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		attached = append(attached, nad.Attached{Network: e.Record.Label(), Default: i == 0, Result: r})
+		attached = append(attached, nad.Attached{Network: e.Record.Label(), Default: i == 0, Result: r, Device: v.Device(e.Owner)})
 	}
 	text, bad := nad.Status(attached)
 	if bad != nil {

@@ -65,6 +65,8 @@ type List struct {
 	Plugins      []json.RawMessage // their configurations in the order of ADD, without name, cniVersion and prevResult
 	Args         string            // CNI_ARGS
 	Folders      []string          // CNI_PATH
+	Device       string            // ID of the device that the network has; "": it has none
+	Resource     string            // of the device, as its device plugin calls it; "": no device plugin has given it
 	DisableCheck bool
 	DisableGC    bool
 }

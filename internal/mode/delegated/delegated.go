@@ -18,7 +18,9 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/delegate"
+	"github.com/berth-net/berth/internal/kinds/deviceinfo"
 	"github.com/berth-net/berth/internal/mode"
+	"github.com/berth-net/berth/internal/nad"
 )
 
 // Options are what the mode works with.
@@ -31,6 +33,8 @@ type Options struct {
 	GC func(ctx context.Context, kept func() []*delegate.Spec) (words []string, err error)
 	// Status has the plugins of a list say whether they are ready (delegate.Delegates.Status).
 	Status func(context.Context, *delegate.Spec) error
+	// InfoFile is the path of an attachment's device-info file (devices.Files.Path).
+	InfoFile func(hold.ID) string
 }
 
 // Delegated is the mode.
@@ -64,11 +68,22 @@ func (*Delegated) Fit(_ attachment.Record, c *netconf.Conf) error {
 // Vacant refuses a place in a pod that an interface has.
 func (*Delegated) Vacant(r attachment.Record, pod mode.Pod) error { return mode.Vacant(r, pod) }
 
-// Plan returns the owner that the attachment will be.
+// Plan returns the owner that the attachment will be. If the network has a device, the device-info file comes ahead of the plugins.
 func (m *Delegated) Plan(_ context.Context, id hold.ID, r attachment.Record, c *netconf.Conf) (hold.Owner, func(), error) {
+	o := hold.Owner{ID: id, Meta: r.Encode()}
+	if c.List.Device != "" {
+		plugins, err := nad.Offer(c.List.Plugins, nad.CapabilityInfoFile, m.InfoFile(id))
+		if err != nil {
+			return hold.Owner{}, nil, fmt.Errorf("network %s: %w", c.Name, err)
+		}
+		list, conf := *c.List, *c
+		list.Plugins, conf.List = plugins, &list
+		c = &conf
+		o.Holds = append(o.Holds, hold.Hold{Owner: id, Spec: &deviceinfo.Spec{ID: id, Resource: list.Resource, Device: list.Device}})
+	}
 	s := m.list(c)
 	s.ID, s.Container, s.Netns, s.Ifname = id, r.ContainerID, r.Netns, r.Ifname
-	o := hold.Owner{ID: id, Meta: r.Encode(), Holds: []hold.Hold{{Owner: id, Spec: s}}}
+	o.Holds = append(o.Holds, hold.Hold{Owner: id, Spec: s})
 	mode.Lead(&o, r, c)
 	return o, func() {}, nil
 }

@@ -28,7 +28,9 @@ func List(d *daemon.Daemon, n *node.Node, g *ground.Ground, t *traffic.Traffic) 
 	own := lent.New(r, lent.Options{Run: n.Delegates.Run, Check: n.Delegates.Check, PoolOf: g.PoolOf, Reached: n.Conn.Reached})
 	all = mode.Modes{
 		own,
-		delegated.New(delegated.Options{Run: n.Delegates.Run, Check: n.Delegates.Check, GC: n.Delegates.GC, Status: n.Delegates.Status}),
+		delegated.New(delegated.Options{
+			Run: n.Delegates.Run, Check: n.Delegates.Check, GC: n.Delegates.GC, Status: n.Delegates.Status, InfoFile: n.Infos.Files.Path,
+		}),
 		chained.New(chained.Options{
 			Look: n.Shaping.Look, VerifyPod: n.Shaping.VerifyPod, ClaimPorts: t.Ports.Claim, Vacate: t.Ports.Vacate, Lacks: n.Table.Lacks,
 		}),

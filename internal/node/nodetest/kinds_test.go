@@ -14,6 +14,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/delegate"
+	"github.com/berth-net/berth/internal/kinds/deviceinfo"
 	"github.com/berth-net/berth/internal/kinds/flows"
 	"github.com/berth-net/berth/internal/kinds/hostports"
 	"github.com/berth-net/berth/internal/kinds/kindtest"
@@ -128,7 +129,7 @@ func TestKinds(t *testing.T) {
 			w.limits[s.Link] = s
 		},
 	})
-	names := []string{delegate.KindName, delegate.IPAMKind, podgateway.KindName, podstatus.KindName} // the real kinds, which a node in memory has as well
+	names := []string{delegate.KindName, delegate.IPAMKind, deviceinfo.KindName, podgateway.KindName, podstatus.KindName} // the real kinds, which a node in memory has as well
 	for _, c := range tested {
 		names = append(names, c.Kind.Name())
 	}

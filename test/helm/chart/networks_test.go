@@ -40,7 +40,12 @@ func TestRunner(t *testing.T) {
 		"programs of the node":             strings.Contains(env(runner, "PATH"), "/usr/sbin:/usr/bin"),
 		"the agent's folder":               len(runner.VolumeMounts) == 1 && reflect.DeepEqual(runner.VolumeMounts[0], pod.Containers[0].VolumeMounts[0]),
 		"mounts that come and go":          *runner.VolumeMounts[0].MountPropagation == corev1.MountPropagationHostToContainer,
-		"time to end":                      *pod.TerminationGracePeriodSeconds >= 20,
+		"device-info files": slices.ContainsFunc(pod.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool {
+			return m.MountPath == "/var/run/k8s.cni.cncf.io/devinfo" && !m.ReadOnly && slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool {
+				return v.Name == m.Name && v.HostPath != nil && v.HostPath.Path == m.MountPath && *v.HostPath.Type == corev1.HostPathDirectoryOrCreate
+			})
+		}),
+		"time to end": *pod.TerminationGracePeriodSeconds >= 20,
 	} {
 		if !is {
 			t.Errorf("%s: the pods are %+v", what, pod)
