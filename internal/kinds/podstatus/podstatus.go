@@ -32,8 +32,9 @@ type Options struct {
 type Statuses struct {
 	Options
 
-	mu   sync.Mutex
-	told map[string]string // what this run has written, by the spec's text: after a restart it writes all once more
+	mu      sync.Mutex
+	told    map[string]string // what this run has written, by the spec's text: after a restart it writes all once more
+	writing map[string]string // and what it is writing: the API server may have it already
 }
 
 // New returns statuses.
@@ -41,7 +42,7 @@ func New(o Options) *Statuses {
 	if o.Limit == 0 {
 		o.Limit = Limit
 	}
-	return &Statuses{Options: o, told: map[string]string{}}
+	return &Statuses{Options: o, told: map[string]string{}, writing: map[string]string{}}
 }
 
 // Spec is the annotation of a pod.
@@ -87,6 +88,8 @@ func (k *Statuses) acquire(ctx context.Context, h hold.Hold) error {
 	if err != nil {
 		return err
 	}
+	k.begin(s, text)
+	defer k.end(s)
 	ctx, cancel := context.WithTimeout(ctx, k.Limit)
 	defer cancel()
 	if err := k.Write(ctx, &api.Pod{Namespace: s.Namespace, Name: s.Name, UID: s.UID}, text); err != nil {
@@ -98,7 +101,21 @@ func (k *Statuses) acquire(ctx context.Context, h hold.Hold) error {
 	return nil
 }
 
-// verify compares what this run has written with what is to be written.
+// begin notes what is being written. The engine writes an annotation's texts one after the other.
+func (k *Statuses) begin(s *Spec, text string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.writing[s.String()] = text
+}
+
+func (k *Statuses) end(s *Spec) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.writing, s.String())
+}
+
+// verify compares what this run has written, or is writing, with what is to be written. If what it is writing cannot be written, a
+// later look says so.
 func (k *Statuses) verify(_ context.Context, h hold.Hold) error {
 	s, err := specOf(h)
 	if err != nil {
@@ -110,7 +127,10 @@ func (k *Statuses) verify(_ context.Context, h hold.Hold) error {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	writing, writes := k.writing[s.String()]
 	switch told, has := k.told[s.String()]; {
+	case writes && writing == text:
+		return nil
 	case !has:
 		return fmt.Errorf("%s: %w: this agent has not written it", s, hold.ErrGone)
 	case told != text:
