@@ -206,6 +206,40 @@ func TestDefinitionChanged(t *testing.T) {
 	}
 }
 
+// halting are plugins, in memory, whose ADD waits.
+type halting struct {
+	otherPlugins
+	begun, goOn chan struct{}
+}
+
+func (p *halting) ExecPlugin(ctx context.Context, path string, in []byte, environ []string) ([]byte, error) {
+	if slices.Contains(environ, "CNI_COMMAND=ADD") {
+		p.begun <- struct{}{}
+		<-p.goOn
+	}
+	return p.otherPlugins.ExecPlugin(ctx, path, in, environ)
+}
+
+// While a running pod is given networks, its status lags behind, which is no finding of an audit. In the end it says all.
+func TestAuditWhilePlugging(t *testing.T) {
+	n := startNetworked(t)
+	plugins := &halting{begun: make(chan struct{}), goOn: make(chan struct{})}
+	n.node.Delegates.Exec = plugins
+	n.define("slow", `{"cniVersion":"1.1.0","type":"slow"}`)
+	at := nettest.Pod(t)
+	n.pod("web", "u1", "a")
+	n.add(podRequest("web", "u1", "c1", at))
+	n.says("web", "net=eth0/1", "default/a=net1/1")
+	n.pod("web", "u1", "a,b,slow")
+	<-plugins.begun
+	n.has(at, "eth0", "net1", "net2")
+	n.wantClean()
+	plugins.goOn <- struct{}{}
+	n.says("web", "net=eth0/1", "default/a=net1/1", "default/b=net2/1", "default/slow=/0") // its plugin names no interface
+	n.del("c1", true)
+	n.has(at)
+}
+
 // A further network of mode macvlan: the pod has an address of the segment beside its first one, its default route stays the first network's, and
 // the status says so. It goes with the pod's first network, and alone.
 func TestAsksForMacvlan(t *testing.T) {

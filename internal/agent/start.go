@@ -92,6 +92,7 @@ func (a *Agent) furnish(o Options) (err error) {
 			Write: func(ctx context.Context, pod *api.Pod, text string) error {
 				return a.networks.WriteStatus(ctx, pod, text)
 			},
+			Changing: func(first hold.ID) bool { return a.status.Changing(first) },
 		},
 		Unpoliced: a.ground.SayUnpoliced, Unhelped: a.ground.SayUnhelped,
 	})
@@ -125,7 +126,7 @@ func (a *Agent) furnish(o Options) (err error) {
 	a.Adopter = adopt.New(d, a.index)
 	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all, a.cluster)
 	a.status = status.New(status.Options{Core: d, Index: a.index, Modes: all, Tells: a.networks.Tells})
-	a.Verbs.SayNetworks = a.status.Tell
+	a.Verbs.SayNetworks, a.Verbs.ChangeNetworks = a.status.Tell, a.status.Change
 	a.plugger = plug.New(plug.Options{Log: d.Log, Plug: a.Verbs.Plug, Heard: a.networks.Heard, Pods: a.index.Pods})
 	a.cluster.Owed, a.cluster.Asked = a.Views.OwedHolds, a.plugger.Asked
 	a.ground.Hooks = ground.Hooks{

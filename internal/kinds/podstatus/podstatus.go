@@ -24,6 +24,9 @@ type Options struct {
 	Text func(first hold.ID) (string, error)
 	// Write writes it. A pod that is gone is success.
 	Write func(ctx context.Context, pod *api.Pod, text string) error
+	// Changing reports whether somebody is changing the networks of the pod with a first attachment, and has the annotation written at the
+	// end (AtEnd); nil: nobody ever does.
+	Changing func(first hold.ID) bool
 	// Limit limits one Write; 0: Limit.
 	Limit time.Duration
 }
@@ -41,6 +44,9 @@ type Statuses struct {
 func New(o Options) *Statuses {
 	if o.Limit == 0 {
 		o.Limit = Limit
+	}
+	if o.Changing == nil {
+		o.Changing = func(hold.ID) bool { return false }
 	}
 	return &Statuses{Options: o, told: map[string]string{}, writing: map[string]string{}}
 }
@@ -114,9 +120,15 @@ func (k *Statuses) end(s *Spec) {
 	delete(k.writing, s.String())
 }
 
+// ending is the key of AtEnd's value.
+type ending struct{}
+
+// AtEnd returns a context for whoever has changed a pod's networks, and now has the annotation written.
+func AtEnd(ctx context.Context) context.Context { return context.WithValue(ctx, ending{}, true) }
+
 // verify compares what this run has written, or is writing, with what is to be written. If what it is writing cannot be written, a
-// later look says so.
-func (k *Statuses) verify(_ context.Context, h hold.Hold) error {
+// later look says so. While networks come and go, the annotation waits for the last one.
+func (k *Statuses) verify(ctx context.Context, h hold.Hold) error {
 	s, err := specOf(h)
 	if err != nil {
 		return err
@@ -133,6 +145,8 @@ func (k *Statuses) verify(_ context.Context, h hold.Hold) error {
 		return nil
 	case !has:
 		return fmt.Errorf("%s: %w: this agent has not written it", s, hold.ErrGone)
+	case told != text && ctx.Value(ending{}) == nil && k.Changing(s.First):
+		return nil
 	case told != text:
 		return fmt.Errorf("%s: %w: the pod's networks are others by now", s, hold.ErrChanged)
 	}

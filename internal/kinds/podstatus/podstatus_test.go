@@ -120,3 +120,26 @@ func TestWhileWriting(t *testing.T) {
 	}
 	is("after it was written in vain", hold.ErrChanged)
 }
+
+// While a pod's networks are being changed the annotation may be an older one, but not for whoever has changed them, and it has to be there.
+func TestWhileChanging(t *testing.T) {
+	s, changing := &server{all: map[string]string{}, text: "one of "}, true
+	k := podstatus.New(podstatus.Options{
+		Text: func(first hold.ID) (string, error) { return s.text + string(first), nil }, Write: func(context.Context, *api.Pod, string) error { return nil },
+		Changing: func(first hold.ID) bool { return changing && first == "f" },
+	}).Kind()
+	h := hold.Hold{Owner: "o", Spec: &podstatus.Spec{First: "f", Namespace: "default", Name: "web"}}
+	is := func(ctx context.Context, want error) {
+		t.Helper()
+		if err := k.Verify(ctx, nil, []hold.Hold{h})[0]; !errors.Is(err, want) {
+			t.Errorf("%v, want %v", err, want)
+		}
+	}
+	is(t.Context(), hold.ErrGone)
+	nettest.Must(t, k.Acquire(t.Context(), h))
+	s.text = "two of "
+	is(t.Context(), nil)
+	is(podstatus.AtEnd(t.Context()), hold.ErrChanged)
+	changing = false
+	is(t.Context(), hold.ErrChanged)
+}
