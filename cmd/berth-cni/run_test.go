@@ -253,6 +253,8 @@ func TestStatusRequest(t *testing.T) {
 		`"defaultNetworks":["a"],"pool":"p"`:                          "POST /v1/status ",
 		`"delegates":[{}]`:                                            "POST /v1/status ",
 		`"clusterNetwork":"a"`:                                        "POST /v1/status ",
+		`"ipam":{"type":"host-local"}`:                                "POST /v1/status ",
+		`"ipam":{},"pool":"p"`:                                        "GET /v1/status?pool=p ",
 		`"readinessindicatorfile":"/a"`:                               "POST /v1/status ",
 	} {
 		stdin := conf(root, keys)

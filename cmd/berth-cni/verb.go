@@ -132,7 +132,7 @@ func deletion(c *call, r *wire.Request) *api.Error {
 	return nil
 }
 
-// status asks for the agent and the pool. Only if the configuration names networks of other plugins, it passes the configuration on, for the
+// status asks for the agent and the pool. Only if the configuration names networks or an IPAM plugin, it passes the configuration on, for the
 // agent to ask these plugins.
 func status(c *call, r *wire.Request) *api.Error {
 	if c.head.Networks {

@@ -76,7 +76,7 @@ SIGTERM ends it when the plugins that run have ended, after 15 seconds at most.`
 	fl := c.Flags()
 	fl.StringVar(&f.root, "root", string(root.Default), "folder under which the socket lies")
 	fl.StringArrayVar(&f.folders, "bin-dir", nil, "folder in which plugins may be; repeatable (default "+runner.DefaultFolder+")")
-	fl.IntVar(&f.processes, "processes", 0, "plugins that run at once, 2 or more; half of them are for deletions alone (default two for each processor)")
+	fl.IntVar(&f.processes, "processes", 0, "plugins that run at once, 2 or more; half as many more are for deletions that come while others have all (default two for each processor)")
 	fl.BoolVar(&f.host, "host", false, "run plugins in the mount namespace of process 1")
 	fl.StringVar(&f.format, "log-format", daemon.LogFormats()[0], "format of the log: "+strings.Join(daemon.LogFormats(), " or "))
 	fl.StringVar(&f.level, "log-level", "info", "debug, info, warn or error")

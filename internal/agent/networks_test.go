@@ -146,6 +146,100 @@ func TestAsksForNetworks(t *testing.T) {
 	}
 }
 
+// configured are plugins, in memory, that note with which configuration they are executed.
+type configured struct{ otherPlugins }
+
+func (p *configured) ExecPlugin(ctx context.Context, path string, in []byte, environ []string) ([]byte, error) {
+	out, err := p.otherPlugins.ExecPlugin(ctx, path, in, environ)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.runs[len(p.runs)-1] += " " + string(in)
+	return out, err
+}
+
+// multus, general: DEL read the definition anew, and undid what the definition said by then. Here definitions change while a pod has their
+// networks, which become other plugins' or Berth's own, or cannot be read any more: DEL is about what the pod was given, and
+// executes the plugins of then, with the configuration of then. A pod that comes now gets the new networks.
+func TestDefinitionChanged(t *testing.T) {
+	n := startNetworked(t)
+	plugins := &configured{}
+	n.node.Delegates.Exec = plugins
+	ran := func(want ...string) {
+		t.Helper()
+		plugins.mu.Lock()
+		defer plugins.mu.Unlock()
+		if !slices.Equal(plugins.runs, want) {
+			t.Errorf("executed\n%s\nwant\n%s", strings.Join(plugins.runs, "\n"), strings.Join(want, "\n"))
+		}
+		plugins.runs = nil
+	}
+	n.define("others", `{"cniVersion":"1.1.0","type":"maker","key":"then"}`)
+	at, late := nettest.Pod(t), nettest.Pod(t)
+	n.pod("web", "u1", "a,others,b@web")
+	n.add(podRequest("web", "u1", "c1", at))
+	n.has(at, "eth0", "net1", "web")
+	ran(`maker ADD c1 net2 {"cniVersion":"1.1.0","key":"then","name":"others","type":"maker"}`)
+
+	n.define("a", `{"cniVersion":"1.1.0","type":"taker","key":"now"}`)
+	n.define("others", `{"cniVersion":"1.0.0","type":"berth-cni"}`)
+	n.define("b", `{"type":"../x"}`) // the agent hears of it last
+	n.pod("late", "u2", "b")
+	nettest.Eventually(t, "the agent to know the definitions of now", func() bool {
+		_, err := n.tryAdd(podRequest("late", "u2", "c2", late))
+		if err == nil {
+			n.del("c2", true)
+		}
+		return err != nil && strings.Contains(err.Error(), "../x")
+	})
+	n.pod("other", "u3", "a,others")
+	n.add(podRequest("other", "u3", "c3", late))
+	n.has(late, "eth0", "net2")
+	ran(`taker ADD c3 net1 {"cniVersion":"1.1.0","key":"now","name":"a","type":"taker"}`)
+
+	n.del("c1", true)
+	n.has(at)
+	ran(`maker DEL c1 net2 {"cniVersion":"1.1.0","key":"then","name":"others","prevResult":{"cniVersion":"1.1.0"},"type":"maker"}`)
+	n.del("c3", true)
+	ran(`taker DEL c3 net1 {"cniVersion":"1.1.0","key":"now","name":"a","prevResult":{"cniVersion":"1.1.0"},"type":"taker"}`)
+	if left := n.index.All(); len(left) > 0 {
+		t.Errorf("the ledger has %v", left)
+	}
+}
+
+// halting are plugins, in memory, whose ADD waits.
+type halting struct {
+	otherPlugins
+	begun, goOn chan struct{}
+}
+
+func (p *halting) ExecPlugin(ctx context.Context, path string, in []byte, environ []string) ([]byte, error) {
+	if slices.Contains(environ, "CNI_COMMAND=ADD") {
+		p.begun <- struct{}{}
+		<-p.goOn
+	}
+	return p.otherPlugins.ExecPlugin(ctx, path, in, environ)
+}
+
+// While a running pod is given networks, its status lags behind, which is no finding of an audit. In the end it says all.
+func TestAuditWhilePlugging(t *testing.T) {
+	n := startNetworked(t)
+	plugins := &halting{begun: make(chan struct{}), goOn: make(chan struct{})}
+	n.node.Delegates.Exec = plugins
+	n.define("slow", `{"cniVersion":"1.1.0","type":"slow"}`)
+	at := nettest.Pod(t)
+	n.pod("web", "u1", "a")
+	n.add(podRequest("web", "u1", "c1", at))
+	n.says("web", "net=eth0/1", "default/a=net1/1")
+	n.pod("web", "u1", "a,b,slow")
+	<-plugins.begun
+	n.has(at, "eth0", "net1", "net2")
+	n.wantClean()
+	plugins.goOn <- struct{}{}
+	n.says("web", "net=eth0/1", "default/a=net1/1", "default/b=net2/1", "default/slow=/0") // its plugin names no interface
+	n.del("c1", true)
+	n.has(at)
+}
+
 // A further network of mode macvlan: the pod has an address of the segment beside its first one, its default route stays the first network's, and
 // the status says so. It goes with the pod's first network, and alone.
 func TestAsksForMacvlan(t *testing.T) {

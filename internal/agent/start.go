@@ -93,6 +93,7 @@ func (a *Agent) furnish(o Options) (err error) {
 			Write: func(ctx context.Context, pod *api.Pod, text string) error {
 				return a.networks.WriteStatus(ctx, pod, text)
 			},
+			Changing: func(first hold.ID) bool { return a.status.Changing(first) },
 		},
 		Infos: deviceinfo.Options{Files: devices.FilesOf(o.Root, d.Instance), Lacks: func(err error) {
 			d.Log.Warn("a pod's device-info file lacks something", "err", err)
@@ -129,7 +130,7 @@ func (a *Agent) furnish(o Options) (err error) {
 	a.Adopter = adopt.New(d, a.index)
 	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all, a.cluster)
 	a.status = status.New(status.Options{Core: d, Index: a.index, Modes: all, Tells: a.networks.Tells, Device: n.Infos.Of})
-	a.Verbs.SayNetworks = a.status.Tell
+	a.Verbs.SayNetworks, a.Verbs.ChangeNetworks = a.status.Tell, a.status.Change
 	a.plugger = plug.New(plug.Options{Log: d.Log, Plug: a.Verbs.Plug, Heard: a.networks.Heard, Pods: a.index.Pods})
 	a.cluster.Owed, a.cluster.Asked = a.Views.OwedHolds, a.plugger.Asked
 	a.ground.Hooks = ground.Hooks{

@@ -25,7 +25,7 @@ type Head struct {
 	HostVeth string // the host veth that prevResult names; "" if it names none
 	// Addresses are the addresses of a prevResult that names HostVeth, without prefix lengths.
 	Addresses []string
-	// Networks says that the configuration names networks that each pod gets beside Berth's own, or instead of it.
+	// Networks says that the configuration names networks that each pod gets beside Berth's own, or instead of it, or an IPAM plugin.
 	Networks bool
 	// Chained says that the configuration's mode is chained: the pod's link is another plugin's.
 	Chained bool
@@ -69,14 +69,17 @@ func ParseHead(raw []byte) (Head, *api.Error) {
 	return h, e
 }
 
-// namesNetworks reports whether a configuration has a key that gives networks to each pod, or says when they are ready (netconf.Networks).
+// namesNetworks reports whether a configuration has a key that gives networks to each pod, or says when they are ready
+// (netconf.Networks), or names an IPAM plugin.
 func namesNetworks(fields scan.Fields) bool {
 	for _, key := range [...]string{"delegates", "clusterNetwork", "defaultNetworks", "readinessindicatorfile"} {
 		if value := fields.Get(key); value != nil && !scan.IsNull(value) {
 			return true
 		}
 	}
-	return false
+	// libcni and old tools write an empty ipam.
+	value := fields.Get("ipam")
+	return value != nil && !scan.IsNull(value) && string(value) != "{}"
 }
 
 // ParseDel is ParseHead for DEL, which must not fail because of a key that a release does not need,

@@ -81,15 +81,20 @@ func Vacant(r attachment.Record, pod Pod) error {
 	return cni.Errorf(cni.CodeTaken, "interface exists in the pod", "%s in %s does not belong to this agent", r.Ifname, r.Netns.Path)
 }
 
-// Executor is a mode whose networks other plugins make.
+// Executor is a mode whose networks other plugins make, or give addresses to.
 type Executor interface {
 	Mode
+	// Ready has the plugins of a network say whether they are ready; nil is that they are, or that there are none.
+	Ready(ctx context.Context, c *netconf.Conf) error
+}
+
+// Collector is a mode that has other plugins collect, for all modes: plugins tell networks apart by name alone.
+type Collector interface {
+	Mode
 	// Collect has the plugins of all networks give back what belongs to none of the owners, in one network after the other. It asks owners
-	// again and again: an attachment that comes meanwhile is spared. Owners of other modes count for nothing. words are what
+	// again and again: an attachment that comes meanwhile is spared. Owners for whom no plugin was executed count for nothing. words are what
 	// people might want to know, and no errors.
 	Collect(ctx context.Context, owners func() []hold.Owner) (words []string, err error)
-	// Ready has the plugins of a network say whether they are ready; nil is that they are.
-	Ready(ctx context.Context, c *netconf.Conf) error
 }
 
 // Finder is a mode whose attachments can be found without a ledger, by the stamps on their

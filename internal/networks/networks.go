@@ -411,6 +411,9 @@ func (r *resolver) configure(c chosen) (Network, error) {
 		}
 		conf.Gateways = c.asks.DefaultRoute
 		r.lend(conf)
+		if conf.IPAM != nil {
+			conf.IPAM.DisableGC = one.DisableGC
+		}
 		to.Conf = conf
 		return to, nil
 	}

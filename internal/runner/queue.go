@@ -41,18 +41,23 @@ var (
 // which the requests of a container came, whatever their lanes: an ADD must not run after the DEL that
 // was asked for later.
 //
-// Half of the places are for deletions alone, and a quarter, at least one, for all others. Within these
-// limits the lanes have their turns one after the other. In a lane the requests are served in the order
-// in which they came, but for those whose container has its turn elsewhere.
+// While there are no deletions, all others have all places. Half as many deletions never wait for others: if these have all
+// places, the deletions run besides, and others wait until they and the deletions have no more than all places. A
+// quarter, at least one, is never deletions'. Within these limits the lanes have their turns one after the other.
+//
+// In a lane the oldest goes first, but for those whose container has its turn elsewhere. All ADDs of a container are as old as
+// its first one (ages.go).
 type queue struct {
 	places  int
-	limits  [lanes]int
+	own     int // as many deletions as this never wait for others
+	limit   int // of deletions
 	backlog int
 
 	mu      sync.Mutex
 	stopped bool
 	busy    [lanes]int
-	waiting [lanes]*list.List   // of *place, in the order in which they came
+	ages    ages
+	waiting [lanes]*list.List   // of *place, the oldest first
 	turns   map[string][]*place // by container; the first has the turn
 	next    lane
 }
@@ -63,6 +68,7 @@ type place struct {
 	lane      lane
 	container string // "": the request is about no container
 	about     string // what runs, for those who wait for it
+	at        uint64 // its place in line (ages)
 
 	ready chan struct{} // closed when the request may run, or will never run
 	err   error         // why it will never run; set before ready is closed
@@ -70,9 +76,10 @@ type place struct {
 }
 
 func newQueue(places, backlog int) *queue {
-	q := &queue{places: places, backlog: backlog, turns: map[string][]*place{}}
-	q.limits[others] = places / 2
-	q.limits[deletions] = places - max(places/4, 1)
+	q := &queue{
+		places: places, own: places - places/2, limit: places - max(places/4, 1), backlog: backlog,
+		turns: map[string][]*place{}, ages: ages{of: map[string]age{}},
+	}
 	for l := range q.waiting {
 		q.waiting[l] = list.New()
 	}
@@ -82,8 +89,8 @@ func newQueue(places, backlog int) *queue {
 // enter waits for the container's turn and for a place. It fails at once with errBacklog if too many
 // requests wait, with errStopping once the queue stops, and with the context's error when the context
 // ends first. The error names what runs for the container at that time.
-func (q *queue) enter(ctx context.Context, l lane, container, about string) (*place, error) {
-	p := &place{queue: q, lane: l, container: container, about: about, ready: make(chan struct{})}
+func (q *queue) enter(ctx context.Context, verb, container, about string) (*place, error) {
+	p := &place{queue: q, lane: laneOf(verb), container: container, about: about, ready: make(chan struct{})}
 	q.mu.Lock()
 	if q.stopped {
 		q.mu.Unlock()
@@ -93,7 +100,8 @@ func (q *queue) enter(ctx context.Context, l lane, container, about string) (*pl
 		q.mu.Unlock()
 		return nil, fmt.Errorf("%w: %d", errBacklog, q.backlog)
 	}
-	at := q.waiting[l].PushBack(p)
+	p.at = q.ages.next(verb, container)
+	at := q.line(p)
 	if container != "" {
 		q.turns[container] = append(q.turns[container], p)
 	}
@@ -111,6 +119,17 @@ func (q *queue) enter(ctx context.Context, l lane, container, about string) (*pl
 		return nil, p.err
 	}
 	return p, nil
+}
+
+// line puts a request in its lane's line.
+func (q *queue) line(p *place) *list.Element {
+	w := q.waiting[p.lane]
+	for e := w.Back(); e != nil; e = e.Prev() {
+		if e.Value.(*place).at <= p.at {
+			return w.InsertAfter(p, e)
+		}
+	}
+	return w.PushFront(p)
 }
 
 // abandon takes a request out of the queue. A request that has just got its place keeps it: then abandon
@@ -200,7 +219,7 @@ func (q *queue) serve() {
 
 // first returns the first request of a lane that can run now.
 func (q *queue) first(l lane) *list.Element {
-	if q.busy[others]+q.busy[deletions] >= q.places || q.busy[l] >= q.limits[l] {
+	if !q.room(l) {
 		return nil
 	}
 	for e := q.waiting[l].Front(); e != nil; e = e.Next() {
@@ -209,6 +228,15 @@ func (q *queue) first(l lane) *list.Element {
 		}
 	}
 	return nil
+}
+
+// room reports whether a place is free for a lane.
+func (q *queue) room(l lane) bool {
+	free := q.busy[others]+q.busy[deletions] < q.places
+	if l == others {
+		return free
+	}
+	return q.busy[l] < q.own || free && q.busy[l] < q.limit
 }
 
 // stop refuses the requests that wait, and all later ones.

@@ -28,7 +28,7 @@ func newLine(t *testing.T, places, backlog int) *line {
 func (l *line) ask(ctx context.Context, name string) {
 	parts := strings.Split(name, "-")
 	go func() {
-		p, err := l.enter(ctx, laneOf(parts[0]), parts[1], name)
+		p, err := l.enter(ctx, parts[0], parts[1], name)
 		l.queue.mu.Lock()
 		defer l.queue.mu.Unlock()
 		if err != nil {
@@ -60,13 +60,13 @@ func (l *line) want(ran ...string) {
 	}
 }
 
-// A flood of ADDs leaves half of the places to deletions, and a flood of deletions leaves a place to ADDs.
+// A flood of ADDs has all places, and deletions half as many more; a flood of deletions leaves a place to ADDs.
 func TestFloods(t *testing.T) {
 	for _, places := range []int{2, 3, 4, 5, 8} {
 		for _, test := range []struct {
 			flood, other string
 			most, free   int
-		}{{"ADD", "DEL", places / 2, places - places/2}, {"DEL", "ADD", places - max(places/4, 1), max(places/4, 1)}} {
+		}{{"ADD", "DEL", places, places - places/2}, {"DEL", "ADD", places - max(places/4, 1), max(places/4, 1)}} {
 			synctest.Test(t, func(t *testing.T) {
 				l := newLine(t, places, 100)
 				for i := range 2 * places {
@@ -75,10 +75,10 @@ func TestFloods(t *testing.T) {
 				if len(l.ran) != test.most {
 					t.Errorf("%d places: %d %s run, want %d", places, len(l.ran), test.flood, test.most)
 				}
-				for i := range test.free {
+				for i := range places {
 					l.ask(t.Context(), fmt.Sprintf("%s-b%d-0", test.other, i))
 				}
-				if len(l.ran) != places {
+				if len(l.ran) != test.most+test.free {
 					t.Errorf("%d places: with a flood of %s, %d %s run, want %d", places, test.flood, len(l.ran)-test.most, test.other, test.free)
 				}
 				l.stop()
@@ -152,7 +152,7 @@ func TestSerial(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLine(t, 2, 2)
-		for _, name := range []string{"ADD-a-0", "ADD-b-0", "ADD-c-0", "ADD-d-0"} {
+		for _, name := range []string{"ADD-a-0", "ADD-a2-0", "ADD-b-0", "ADD-c-0", "ADD-d-0"} {
 			l.ask(t.Context(), name)
 		}
 		if err := l.fail["ADD-d-0"]; !errors.Is(err, errBacklog) {
@@ -167,6 +167,7 @@ func TestRefusals(t *testing.T) {
 			}
 		}
 		l.leave("ADD-a-0")
+		l.leave("ADD-a2-0")
 		if len(l.turns) != 0 {
 			t.Errorf("turns that are left: %v", l.turns)
 		}
@@ -233,7 +234,7 @@ func (l *line) bounds() {
 			adds++
 		}
 	}
-	if len(l.has) > l.places || adds > l.places/2 {
+	if dels := len(l.has) - adds; adds > l.places || dels > l.limit || len(l.has) > max(l.places, adds+l.own) {
 		l.t.Fatalf("%d run, %d of them ADDs", len(l.has), adds)
 	}
 }

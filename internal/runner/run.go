@@ -32,7 +32,7 @@ func (r *Runner) run(ctx context.Context, req wire.Request) (a wire.Answer, err 
 	verb, container := req.Env[wire.Command], req.Env[wire.ContainerID]
 	about := req.Type + " " + verb
 	arrived := time.Now()
-	p, err := r.queue.enter(ctx, laneOf(verb), container, about)
+	p, err := r.queue.enter(ctx, verb, container, about)
 	if err != nil {
 		return a, cni.Errorf(cni.CodeTryAgain, "a plugin did not get its turn", "%s: %v", about, err)
 	}

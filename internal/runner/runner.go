@@ -34,7 +34,8 @@ type Options struct {
 	Folders []string
 	// Mount is the path of the mount namespace in which plugins run; "": the runner's own.
 	Mount string
-	// Processes is how many plugins run at once, 2 or more; 0: two for each processor.
+	// Processes is how many plugins run at once, 2 or more; 0: two for each processor. Half as many more are for deletions that come while
+	// others have all.
 	Processes int
 	// Output is how many bytes of a plugin's stdout the runner keeps; 0: 1 MiB.
 	Output int
@@ -76,7 +77,7 @@ func New(o Options) (*Runner, error) {
 		return nil, err
 	}
 	if o.Processes < 0 || o.Processes == 1 {
-		return nil, fmt.Errorf("%d processes at once: want 2 or more, so that one is left for deletions", o.Processes)
+		return nil, fmt.Errorf("%d processes at once: want 2 or more, so that deletions leave one to others", o.Processes)
 	}
 	r := &Runner{
 		folders: folders, output: cmp.Or(o.Output, defaultOutput), log: o.Log, env: environ(os.Environ()), root: o.Root,

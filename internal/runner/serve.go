@@ -50,7 +50,7 @@ func (r *Runner) newHTTP() *http.Server {
 // serve reads a request, has do answer it, and writes the answer.
 func serve[In any](r *Runner, w http.ResponseWriter, req *http.Request, do func(context.Context, In) (any, error)) {
 	out, err := r.answer(func() (any, error) {
-		if n := r.underWay.Add(1); n > backlog+int64(r.queue.places) {
+		if n := r.underWay.Add(1); n > backlog+int64(r.queue.places+r.queue.own) {
 			return nil, cni.Errorf(cni.CodeTryAgain, "berth-runner is busy", "%d requests are under way", n)
 		}
 		var in In

@@ -218,7 +218,7 @@ func TestMountNamespace(t *testing.T) {
 // multus #1346: processes without a bound took all memory.
 // Here as many plugins run as there are places, and no more: each says so and waits for the test.
 func TestProcessesAtOnce(t *testing.T) {
-	w := start(t) // 4 places, 2 of them for others than deletions
+	w := start(t) // 4 places, and 2 more for deletions
 	begun, goOn := w.fifo("begun"), w.fifo("goOn")
 	keepOpen, err := os.OpenFile(begun, os.O_RDWR, 0)
 	must(t, err)
@@ -228,7 +228,7 @@ func TestProcessesAtOnce(t *testing.T) {
 	defer hold.Close()
 	w.script("slow", `echo $CNI_COMMAND >`+begun+`; read x <`+goOn+`; echo done`)
 	var ends []<-chan result
-	for i := range 5 {
+	for i := range 7 {
 		ends = append(ends, w.begun(t.Context(), w.request("slow", "ADD", fmt.Sprintf("add%d", i))))
 	}
 	heard := ""
@@ -241,14 +241,14 @@ func TestProcessesAtOnce(t *testing.T) {
 		}
 		heard += string(buf)
 	}
-	read(2)
+	read(4)
 	nettest.Eventually(t, "three ADDs to wait", func() bool { return w.runner.Waiting() == 3 })
 	for i := range 4 {
 		ends = append(ends, w.begun(t.Context(), w.request("slow", "DEL", fmt.Sprintf("del%d", i))))
 	}
 	read(2)
 	nettest.Eventually(t, "two DELs to wait", func() bool { return w.runner.Waiting() == 5 })
-	if heard != "ADD\nADD\nDEL\nDEL\n" {
+	if heard != "ADD\nADD\nADD\nADD\nDEL\nDEL\n" {
 		t.Errorf("run do %q", heard)
 	}
 	_, err = hold.WriteString(strings.Repeat("go\n", len(ends)))

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"sync"
 
 	nadv1 "github.com/k8snetworkplumbingwg/network-attachment-definition-client/pkg/apis/k8s.cni.cncf.io/v1"
 
@@ -29,10 +30,37 @@ type Options struct {
 }
 
 // Status tells people of pods' networks.
-type Status struct{ Options }
+type Status struct {
+	Options
+
+	mu       sync.Mutex
+	changing map[hold.ID]int // by first attachment: how many change its pod's networks
+}
 
 // New returns a Status.
-func New(o Options) *Status { return &Status{o} }
+func New(o Options) *Status { return &Status{Options: o, changing: map[hold.ID]int{}} }
+
+// Change says that the caller changes the networks of the pod with a first attachment, and calls Tell before done. Meanwhile the annotation
+// lags behind, and no audit says so.
+func (v *Status) Change(first hold.ID) (done func()) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.changing[first]++
+	return func() {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		if v.changing[first]--; v.changing[first] == 0 {
+			delete(v.changing, first)
+		}
+	}
+}
+
+// Changing reports whether somebody changes the networks of the pod with a first attachment.
+func (v *Status) Changing(first hold.ID) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.changing[first] > 0
+}
 
 // Tell has the pod's annotation say which networks the pod has. The annotation is a hold of an owner that joins the first attachment,
 // ahead of all further ones. A pod that has asked for nothing, and has got nothing but Berth's own network, has none. What cannot be written
@@ -45,7 +73,7 @@ func (v *Status) Tell(ctx context.Context, first hold.ID) error {
 	for _, id := range v.Ledger.Needers(first) {
 		if o, ok := v.Ledger.Owner(id); ok && o.Wanted() {
 			if _, tells := o.Find(podstatus.KindName); tells {
-				_ = v.Engine.Repair(ctx, id) // the next sweep tries again
+				_ = v.Engine.Repair(podstatus.AtEnd(ctx), id) // the next sweep tries again
 				return nil
 			}
 		}

@@ -89,7 +89,7 @@ func (v *Verbs) GC(ctx context.Context, req api.GCRequest, w daemon.When) (api.D
 	return d, nil
 }
 
-// collect passes GC on to the plugins of all networks that others make. What they spare is what the ledger has, and never the
+// collect passes GC on to the plugins of all networks that others make, or give addresses to. What they spare is what the ledger has, and never the
 // runtime's list, which has only first attachments. But if the runtime has an attachment that the ledger lacks, or the ledger has lacked one
 // that was found in the kernel, then pods may have networks of which nobody knows: a lost ledger, or a former CNI whose pods were not adopted. Then
 // collect asks no plugin, since they would take the addresses of pods that live.
@@ -108,7 +108,7 @@ func (v *Verbs) collect(ctx context.Context, req api.GCRequest) error {
 	}
 	var errs []error
 	for _, m := range v.modes {
-		if x, ok := m.(mode.Executor); ok {
+		if x, ok := m.(mode.Collector); ok {
 			words, err := x.Collect(aside, owners)
 			for _, w := range words {
 				v.Log.Info("GC of another plugin", "what", w)

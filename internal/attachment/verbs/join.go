@@ -20,6 +20,7 @@ import (
 // first is the ADD's attachment. If a network cannot be made, an ADD that has made the first attachment (fresh) releases all of them;
 // after another ADD, such as one that is repeated, the others stay.
 func (v *Verbs) join(ctx context.Context, first *attachment.Entry, add *addition, pod ns.Handle, fresh bool) error {
+	defer v.ChangeNetworks(first.Owner.ID)()
 	if !fresh {
 		if err := v.part(ctx, first, add.further); err != nil {
 			return err

@@ -50,9 +50,14 @@ type Verbs struct {
 	keys turn.Turns[attachment.Key]
 	// SayNetworks tells people of the networks of the pod with a first attachment (status.Status).
 	SayNetworks func(ctx context.Context, first hold.ID) error
+	// ChangeNetworks says that these networks are being changed until done is called, after SayNetworks.
+	ChangeNetworks func(first hold.ID) (done func())
 }
 
 // New returns the verbs. open opens the network namespace at a path (node.Node).
 func New(d *daemon.Core, x *attachment.Index, q *drain.Drain, g Ground, ms mode.Modes, n *networks.Networks, open func(ns.Ref) (ns.Handle, error)) *Verbs {
-	return &Verbs{Core: d, index: x, drain: q, ground: g, modes: ms, networks: n, open: open, keys: turn.Turns[attachment.Key]{Most: repeats, Aside: true}, SayNetworks: func(context.Context, hold.ID) error { return nil }}
+	return &Verbs{
+		Core: d, index: x, drain: q, ground: g, modes: ms, networks: n, open: open, keys: turn.Turns[attachment.Key]{Most: repeats, Aside: true},
+		SayNetworks: func(context.Context, hold.ID) error { return nil }, ChangeNetworks: func(hold.ID) func() { return func() {} },
+	}
 }

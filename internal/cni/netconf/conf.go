@@ -78,6 +78,8 @@ type IPAM struct {
 	Config  json.RawMessage // the whole configuration, as the plugin gets it; without prevResult
 	Args    string          // CNI_ARGS. Package networks sets it
 	Folders []string        // CNI_PATH. Package networks may set it anew
+	// DisableGC is the list's, of which the plugin's configuration does not tell. Package networks sets it.
+	DisableGC bool
 }
 
 // DNS has the fields of the CNI library's types.DNS, and converts to it.

@@ -59,7 +59,7 @@ func (d *Delegates) collectable(kept []*Spec) map[string][]*Spec {
 		if lists[s.Network] == nil {
 			lists[s.Network] = map[string]*Spec{}
 		}
-		lists[s.Network][strings.Join(append([]string{s.Version, s.path()}, s.Plugins...), "\n")] = s
+		lists[s.Network][strings.Join(append([]string{s.Version, s.Type, s.path()}, s.Plugins...), "\n")] = s
 	}
 	disabled := map[string]bool{}
 	for _, s := range append(d.lately(), kept...) {
@@ -84,7 +84,7 @@ func (d *Delegates) collectable(kept []*Spec) map[string][]*Spec {
 
 // list returns what a spec says of its network, without its attachment.
 func (s *Spec) list() (*Spec, error) {
-	l := &Spec{Network: s.Network, Version: s.Version, Folders: s.Folders, DisableGC: s.DisableGC, Run: s.Run}
+	l := &Spec{Network: s.Network, Version: s.Version, Type: s.Type, Folders: s.Folders, DisableGC: s.DisableGC, Run: s.Run}
 	all, err := s.plugins()
 	if err != nil {
 		return nil, err

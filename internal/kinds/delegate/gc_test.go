@@ -77,6 +77,37 @@ func TestGC(t *testing.T) {
 	}
 }
 
+// An IPAM plugin gets GC with the whole configuration of Berth's network, and the attachments of all that has the network's name. The
+// network's own plugin, which the configuration names, gets none, nor when the last attachment is gone.
+func TestGCOfIPAM(t *testing.T) {
+	w := newWorld(t)
+	lent := w.lender(t, hold.NewID())
+	lent.Version = "1.1.0"
+	lent.Plugins[0] = `{"type":"berth-cni","ipam":{"type":"other"},"runtimeConfig":{"ips":["10.1.2.3"]}}`
+	h := hold.Hold{Owner: lent.ID, Spec: lent}
+	_, beside := w.newest()
+	beside.Version = "1.0.0" // its own plugins have no GC
+	must(t, w.IPAMKind().Acquire(t.Context(), h))
+	w.leftover("berth-cni-gone-net1") // the plugin calls itself by the configuration's type
+	w.log()
+	_, err := w.GC(t.Context(), has(&lent.Spec, beside))
+	must(t, err)
+	if got, want := w.state(), []string{"berth-cni-" + lent.Container + "-net1"}; !slices.Equal(got, want) {
+		t.Errorf("GC leaves %q, want %q", got, want)
+	}
+	valid := fmt.Sprintf(`[{"containerID":%q,"ifname":"net1"},{"containerID":%q,"ifname":"net1"}]`, lent.Container, beside.Container)
+	want := `berth-cni GC netns=false {"cni.dev/attachments":` + valid + `,"cni.dev/valid-attachments":` + valid +
+		`,"cniVersion":"1.1.0","ipam":{"type":"other"},"name":"net-a","type":"berth-cni"}`
+	if got := w.log(); !slices.Equal(got, []string{want}) {
+		t.Errorf("the plugin was asked\n%s\nwant\n%s", strings.Join(got, "\n"), want)
+	}
+	must(t, w.IPAMKind().Release(t.Context(), []hold.Hold{h})[0])
+	w.log()
+	_, err = w.GC(t.Context(), has())
+	must(t, err)
+	wantVerbs(t, w, "berth-cni GC netns=false")
+}
+
 // Which lists have their GC executed.
 func TestGCOf(t *testing.T) {
 	all := []string{"maker GC netns=false", "other GC netns=false"}

@@ -24,6 +24,9 @@ type Options struct {
 	Text func(first hold.ID) (string, error)
 	// Write writes it. A pod that is gone is success.
 	Write func(ctx context.Context, pod *api.Pod, text string) error
+	// Changing reports whether somebody is changing the networks of the pod with a first attachment, and has the annotation written at the
+	// end (AtEnd); nil: nobody ever does.
+	Changing func(first hold.ID) bool
 	// Limit limits one Write; 0: Limit.
 	Limit time.Duration
 }
@@ -32,8 +35,9 @@ type Options struct {
 type Statuses struct {
 	Options
 
-	mu   sync.Mutex
-	told map[string]string // what this run has written, by the spec's text: after a restart it writes all once more
+	mu      sync.Mutex
+	told    map[string]string // what this run has written, by the spec's text: after a restart it writes all once more
+	writing map[string]string // and what it is writing: the API server may have it already
 }
 
 // New returns statuses.
@@ -41,7 +45,10 @@ func New(o Options) *Statuses {
 	if o.Limit == 0 {
 		o.Limit = Limit
 	}
-	return &Statuses{Options: o, told: map[string]string{}}
+	if o.Changing == nil {
+		o.Changing = func(hold.ID) bool { return false }
+	}
+	return &Statuses{Options: o, told: map[string]string{}, writing: map[string]string{}}
 }
 
 // Spec is the annotation of a pod.
@@ -87,6 +94,8 @@ func (k *Statuses) acquire(ctx context.Context, h hold.Hold) error {
 	if err != nil {
 		return err
 	}
+	k.begin(s, text)
+	defer k.end(s)
 	ctx, cancel := context.WithTimeout(ctx, k.Limit)
 	defer cancel()
 	if err := k.Write(ctx, &api.Pod{Namespace: s.Namespace, Name: s.Name, UID: s.UID}, text); err != nil {
@@ -98,8 +107,28 @@ func (k *Statuses) acquire(ctx context.Context, h hold.Hold) error {
 	return nil
 }
 
-// verify compares what this run has written with what is to be written.
-func (k *Statuses) verify(_ context.Context, h hold.Hold) error {
+// begin notes what is being written. The engine writes an annotation's texts one after the other.
+func (k *Statuses) begin(s *Spec, text string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.writing[s.String()] = text
+}
+
+func (k *Statuses) end(s *Spec) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.writing, s.String())
+}
+
+// ending is the key of AtEnd's value.
+type ending struct{}
+
+// AtEnd returns a context for whoever has changed a pod's networks, and now has the annotation written.
+func AtEnd(ctx context.Context) context.Context { return context.WithValue(ctx, ending{}, true) }
+
+// verify compares what this run has written, or is writing, with what is to be written. If what it is writing cannot be written, a
+// later look says so. While networks come and go, the annotation waits for the last one.
+func (k *Statuses) verify(ctx context.Context, h hold.Hold) error {
 	s, err := specOf(h)
 	if err != nil {
 		return err
@@ -110,9 +139,14 @@ func (k *Statuses) verify(_ context.Context, h hold.Hold) error {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	writing, writes := k.writing[s.String()]
 	switch told, has := k.told[s.String()]; {
+	case writes && writing == text:
+		return nil
 	case !has:
 		return fmt.Errorf("%s: %w: this agent has not written it", s, hold.ErrGone)
+	case told != text && ctx.Value(ending{}) == nil && k.Changing(s.First):
+		return nil
 	case told != text:
 		return fmt.Errorf("%s: %w: the pod's networks are others by now", s, hold.ErrChanged)
 	}

@@ -80,3 +80,66 @@ func TestWritten(t *testing.T) {
 	k = s.kind() // the agent is started again
 	is(hold.ErrGone)
 }
+
+// A text that is on its way is no difference, unless another one is to be written by now.
+func TestWhileWriting(t *testing.T) {
+	text, fail := "one", error(nil)
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	k := podstatus.New(podstatus.Options{
+		Text:  func(hold.ID) (string, error) { return text, nil },
+		Write: func(context.Context, *api.Pod, string) error { begun <- struct{}{}; <-goOn; return fail },
+	}).Kind()
+	h := hold.Hold{Owner: "o", Spec: &podstatus.Spec{First: "f", Namespace: "default", Name: "web"}}
+	is := func(when string, want error) {
+		t.Helper()
+		if err := k.Verify(t.Context(), nil, []hold.Hold{h})[0]; !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", when, err, want)
+		}
+	}
+	write := func() (end func() error) {
+		ended := make(chan error, 1)
+		go func() { ended <- k.Acquire(t.Context(), h) }()
+		<-begun
+		return func() error { goOn <- struct{}{}; return <-ended }
+	}
+	end := write()
+	is("while it is written first", nil)
+	nettest.Must(t, end())
+	text = "two"
+	is("before it is written anew", hold.ErrChanged)
+	end = write()
+	is("while it is written anew", nil)
+	text = "three"
+	is("while a former text is written", hold.ErrChanged)
+	nettest.Must(t, end())
+	fail = errors.New("the API server is away")
+	end = write()
+	is("while it is written in vain", nil)
+	if err := end(); !errors.Is(err, fail) {
+		t.Errorf("writing it: %v", err)
+	}
+	is("after it was written in vain", hold.ErrChanged)
+}
+
+// While a pod's networks are being changed the annotation may be an older one, but not for whoever has changed them, and it has to be there.
+func TestWhileChanging(t *testing.T) {
+	s, changing := &server{all: map[string]string{}, text: "one of "}, true
+	k := podstatus.New(podstatus.Options{
+		Text: func(first hold.ID) (string, error) { return s.text + string(first), nil }, Write: func(context.Context, *api.Pod, string) error { return nil },
+		Changing: func(first hold.ID) bool { return changing && first == "f" },
+	}).Kind()
+	h := hold.Hold{Owner: "o", Spec: &podstatus.Spec{First: "f", Namespace: "default", Name: "web"}}
+	is := func(ctx context.Context, want error) {
+		t.Helper()
+		if err := k.Verify(ctx, nil, []hold.Hold{h})[0]; !errors.Is(err, want) {
+			t.Errorf("%v, want %v", err, want)
+		}
+	}
+	is(t.Context(), hold.ErrGone)
+	nettest.Must(t, k.Acquire(t.Context(), h))
+	s.text = "two of "
+	is(t.Context(), nil)
+	is(podstatus.AtEnd(t.Context()), hold.ErrChanged)
+	changing = false
+	is(t.Context(), hold.ErrChanged)
+}

@@ -40,7 +40,10 @@ type Options struct {
 // Delegated is the mode.
 type Delegated struct{ Options }
 
-var _ mode.Executor = (*Delegated)(nil)
+var (
+	_ mode.Executor  = (*Delegated)(nil)
+	_ mode.Collector = (*Delegated)(nil)
+)
 
 // New returns the mode.
 func New(o Options) *Delegated { return &Delegated{o} }
@@ -193,12 +196,18 @@ func (m *Delegated) VerifyPodCeded(ctx context.Context, o hold.Owner, ceded rtnl
 	return err // nil, or nobody knows
 }
 
-// Collect has the plugins of all networks give back what belongs to none of the owners (CNI 1.1, section 4, GC).
+// Collect has the plugins of all networks give back what belongs to none of the owners (CNI 1.1, section 4, GC), IPAM plugins
+// of other modes' networks too.
 func (m *Delegated) Collect(ctx context.Context, owners func() []hold.Owner) (words []string, err error) {
 	return m.GC(ctx, func() (kept []*delegate.Spec) {
 		for _, o := range owners() {
-			if s, err := specOf(o); err == nil {
-				kept = append(kept, s)
+			for _, h := range o.Holds {
+				switch s := h.Spec.(type) {
+				case *delegate.Spec:
+					kept = append(kept, s)
+				case *delegate.IPAM:
+					kept = append(kept, &s.Spec)
+				}
 			}
 		}
 		return kept

@@ -35,6 +35,8 @@ type Options struct {
 	Run string
 	// Check has the plugin compare what it has given with what it knows (delegate.Delegates.Check).
 	Check func(context.Context, *delegate.Spec) error
+	// Status has the plugin say whether it is ready (delegate.Delegates.Status).
+	Status func(context.Context, *delegate.Spec) error
 	// PoolOf returns the name of the pool that has an address; "" if none has it.
 	PoolOf func(netip.Addr) string
 	// Reached returns those of some addresses that somebody on the node has.
@@ -47,7 +49,10 @@ type Mode struct {
 	Options
 }
 
-var _ mode.Completer = (*Mode)(nil)
+var (
+	_ mode.Completer = (*Mode)(nil)
+	_ mode.Executor  = (*Mode)(nil)
+)
 
 // New returns the mode.
 func New(b Base, o Options) *Mode { return &Mode{b, o} }
@@ -65,11 +70,26 @@ func (m *Mode) Plan(ctx context.Context, id hold.ID, r attachment.Record, c *net
 	if c.IPAM == nil {
 		return m.Base.Plan(ctx, id, r, c)
 	}
-	s := &delegate.IPAM{Spec: delegate.Spec{
-		ID: id, Network: c.Name, Version: c.Version, Type: c.IPAM.Type, Plugins: []string{string(c.IPAM.Config)},
-		Container: r.ContainerID, Netns: r.Netns, Ifname: r.Ifname, Args: c.IPAM.Args, Folders: c.IPAM.Folders, Run: m.Run,
-	}}
+	s := &delegate.IPAM{Spec: m.asks(c)}
+	s.ID, s.Container, s.Netns, s.Ifname = id, r.ContainerID, r.Netns, r.Ifname
 	return hold.Owner{ID: id, Meta: r.Encode(), Holds: []hold.Hold{{Owner: id, Spec: s}}}, func() {}, nil
+}
+
+// asks returns what a configuration says of its IPAM plugin.
+func (m *Mode) asks(c *netconf.Conf) delegate.Spec {
+	return delegate.Spec{
+		Network: c.Name, Version: c.Version, Type: c.IPAM.Type, Plugins: []string{string(c.IPAM.Config)},
+		Args: c.IPAM.Args, Folders: c.IPAM.Folders, DisableGC: c.IPAM.DisableGC, Run: m.Run,
+	}
+}
+
+// Ready has the IPAM plugin say whether it is ready (CNI 1.1, section 4, STATUS).
+func (m *Mode) Ready(ctx context.Context, c *netconf.Conf) error {
+	if c.IPAM == nil {
+		return nil
+	}
+	s := m.asks(c)
+	return m.Status(ctx, &s)
 }
 
 // lender returns what an IPAM plugin has given to an attachment; nil: no plugin gives it anything.

@@ -160,3 +160,23 @@ func TestUnusable(t *testing.T) {
 		}
 	}
 }
+
+// STATUS asks the IPAM plugin, if there is one, with the network's whole configuration.
+func TestReady(t *testing.T) {
+	m := newMode(nil)
+	down := types.NewError(50, "no address is left", "")
+	var asked []*delegate.Spec
+	m.Status = func(_ context.Context, s *delegate.Spec) error { asked = append(asked, s); return down }
+	for keys, want := range map[string]error{"": nil, byPlugin: down} {
+		c, bad := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"net","type":"berth-cni"` + keys + `}`))
+		if bad != nil {
+			t.Fatal(bad)
+		}
+		if err := m.Ready(t.Context(), c); !errors.Is(err, want) {
+			t.Errorf("%q: %v, want %v", keys, err, want)
+		}
+	}
+	if len(asked) != 1 || asked[0].Type != "host-local" || asked[0].Version != "1.1.0" || asked[0].Network != "net" || !strings.Contains(asked[0].Plugins[0], `"ipam":{"type":"host-local"}`) {
+		t.Errorf("asked are %+v", asked)
+	}
+}

@@ -25,7 +25,7 @@ import (
 // what no ledger knows; it takes attachments of other modes for its own.
 func List(d *daemon.Daemon, n *node.Node, g *ground.Ground, t *traffic.Traffic) (finder mode.Finder, all mode.Modes) {
 	r := routed.New(options(d, n, g, t))
-	own := lent.New(r, lent.Options{Run: n.Delegates.Run, Check: n.Delegates.Check, PoolOf: g.PoolOf, Reached: n.Conn.Reached})
+	own := lent.New(r, lent.Options{Run: n.Delegates.Run, Check: n.Delegates.Check, Status: n.Delegates.Status, PoolOf: g.PoolOf, Reached: n.Conn.Reached})
 	all = mode.Modes{
 		own,
 		delegated.New(delegated.Options{
