@@ -129,7 +129,7 @@ func (a *Agent) furnish(o Options) (err error) {
 	a.Verbs = verbs.New(d, a.index, a.drain, a.ground, all, a.networks, n.OpenNetns)
 	a.Adopter = adopt.New(d, a.index)
 	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all, a.cluster)
-	a.status = status.New(status.Options{Core: d, Index: a.index, Modes: all, Tells: a.networks.Tells, Device: n.Infos.Of})
+	a.status = status.New(status.Options{Core: d, Index: a.index, Modes: all, Tells: a.networks.Tells, Device: status.Device(n.Infos.Read, devices.FilesOf(o.Root, d.Instance).Load)})
 	a.Verbs.SayNetworks, a.Verbs.ChangeNetworks = a.status.Tell, a.status.Change
 	a.plugger = plug.New(plug.Options{Log: d.Log, Plug: a.Verbs.Plug, Heard: a.networks.Heard, Pods: a.index.Pods})
 	a.cluster.Owed, a.cluster.Asked = a.Views.OwedHolds, a.plugger.Asked

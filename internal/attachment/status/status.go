@@ -25,7 +25,7 @@ type Options struct {
 	Modes mode.Modes
 	// Tells reports whether a pod's annotation can be written.
 	Tells func(*api.Pod) bool
-	// Device returns what there is to know of the device of an attachment; nil: there is nothing (deviceinfo.Infos.Of).
+	// Device returns what there is to know of the device of an attachment; nil: there is nothing (Device).
 	Device func(hold.Owner) *nadv1.DeviceInfo
 }
 
@@ -116,4 +116,16 @@ func (v *Status) Text(first hold.ID) (string, error) {
 		return "", bad
 	}
 	return text, nil
+}
+
+// Device returns an Options.Device. read knows which attachments have a device-info file, and says if nobody can read it
+// (deviceinfo.Infos.Read); load reads one (devices.Files.Load).
+func Device(read func(hold.Owner, func(hold.ID) error), load func(hold.ID) (*nadv1.DeviceInfo, error)) func(hold.Owner) *nadv1.DeviceInfo {
+	return func(o hold.Owner) (info *nadv1.DeviceInfo) {
+		read(o, func(id hold.ID) (err error) {
+			info, err = load(id)
+			return err
+		})
+		return info
+	}
 }

@@ -10,18 +10,29 @@ import (
 	"fmt"
 	"sync"
 
-	nadv1 "github.com/k8snetworkplumbingwg/network-attachment-definition-client/pkg/apis/k8s.cni.cncf.io/v1"
-
-	"github.com/berth-net/berth/internal/devices"
 	"github.com/berth-net/berth/internal/hold"
 )
 
 // KindName is the name of the kind, in ledger records too.
 const KindName = "deviceinfo"
 
+// Files are the files on the node (devices.Files). Programs that only read records of this kind do not need what reads the files.
+type Files interface {
+	// Path returns the path of an attachment's file, whether or not the file is there.
+	Path(hold.ID) string
+	// Copy writes what the device plugin tells of a device into an attachment's file, if it tells anything.
+	Copy(id hold.ID, resource, device string) error
+	// Has reports whether an attachment has a file, and Missing whether it has none and the device plugin tells something.
+	Has(hold.ID) bool
+	Missing(id hold.ID, resource, device string) bool
+	Remove(hold.ID) error
+	// All returns whose files there are.
+	All() ([]hold.ID, error)
+}
+
 // Options of New.
 type Options struct {
-	Files devices.Files
+	Files Files
 	// Lacks is called with the reason if plugins or people do not get what a device plugin tells, once for each file and reason.
 	Lacks func(error)
 }
@@ -113,21 +124,19 @@ func (k *Infos) find(context.Context, *hold.Look) (found []hold.Hold, err error)
 	return found, err
 }
 
-// Of returns what there is to know of the device that an owner has a file of; nil if there is nothing, or nothing that can be read.
-func (k *Infos) Of(o hold.Owner) *nadv1.DeviceInfo {
+// Read has read look into the file of an owner, if the owner has one, and says if nobody can read it.
+func (k *Infos) Read(o hold.Owner, read func(hold.ID) error) {
 	h, has := o.Find(KindName)
 	if !has {
-		return nil
+		return
 	}
 	s, err := specOf(h)
 	if err != nil { // another version of berthd wrote it
-		return nil
+		return
 	}
-	info, err := k.Files.Load(s.ID)
-	if err != nil {
+	if err := read(s.ID); err != nil {
 		k.say(s.ID, err)
 	}
-	return info
 }
 
 // say has Lacks say once why a file lacks something; nil: it lacks nothing.

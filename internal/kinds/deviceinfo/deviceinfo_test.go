@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	nadv1 "github.com/k8snetworkplumbingwg/network-attachment-definition-client/pkg/apis/k8s.cni.cncf.io/v1"
+
+	"github.com/berth-net/berth/internal/attachment/status"
 	"github.com/berth-net/berth/internal/devices"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kinds/deviceinfo"
@@ -22,6 +25,7 @@ type world struct {
 	*deviceinfo.Infos
 	t    testing.TB
 	base string
+	of   func(hold.Owner) *nadv1.DeviceInfo
 	said []string
 }
 
@@ -29,7 +33,9 @@ func newWorld(t testing.TB) *world {
 	dir := t.TempDir()
 	w := &world{t: t, base: filepath.Join(dir, "var/run/k8s.cni.cncf.io/devinfo")}
 	nettest.Must(t, os.MkdirAll(filepath.Join(w.base, "dp"), 0o755))
-	w.Infos = deviceinfo.New(deviceinfo.Options{Files: devices.FilesOf(root.Dir(dir), "abcdefghij"), Lacks: func(err error) { w.said = append(w.said, err.Error()) }})
+	files := devices.FilesOf(root.Dir(dir), "abcdefghij")
+	w.Infos = deviceinfo.New(deviceinfo.Options{Files: files, Lacks: func(err error) { w.said = append(w.said, err.Error()) }})
+	w.of = status.Device(w.Read, files.Load)
 	return w
 }
 
@@ -79,20 +85,20 @@ func TestOf(t *testing.T) {
 	w := newWorld(t)
 	w.tells("d", pci)
 	h, o := holdOf("d")
-	if info := w.Of(o); info != nil {
+	if info := w.of(o); info != nil {
 		t.Errorf("before: %+v", info)
 	}
 	nettest.Must(t, w.Kind().Acquire(t.Context(), h))
-	if info := w.Of(o); info == nil || info.Pci == nil || info.Pci.PciAddress != "0000:3b:02.1" {
+	if info := w.of(o); info == nil || info.Pci == nil || info.Pci.PciAddress != "0000:3b:02.1" {
 		t.Errorf("the device plugin's: %+v", info)
 	}
 	nettest.Must(t, os.Remove(w.Files.Path(o.ID)))
 	nettest.Must(t, os.WriteFile(w.Files.Path(o.ID), []byte(`{"type":"memif","memif":{"role":"master","path":"/m","mode":"ip"}}`), 0o644))
 	nettest.Must(t, w.Kind().Acquire(t.Context(), h), w.verify(h)) // a repair leaves it
-	if info := w.Of(o); info == nil || info.Memif == nil {
+	if info := w.of(o); info == nil || info.Memif == nil {
 		t.Errorf("the plugin's: %+v", info)
 	}
-	if info := w.Of(hold.Owner{ID: o.ID}); info != nil {
+	if info := w.of(hold.Owner{ID: o.ID}); info != nil {
 		t.Errorf("an owner without the hold: %+v", info)
 	}
 	nettest.Must(t, w.Kind().Release(t.Context(), []hold.Hold{h})[0])
@@ -132,7 +138,7 @@ func TestOptional(t *testing.T) {
 		nettest.Must(t, w.Kind().Acquire(t.Context(), h), w.verify(h))
 	}
 	w.wantSaid("not a directory")
-	if info := w.Of(o); info != nil {
+	if info := w.of(o); info != nil {
 		t.Errorf("without a file: %+v", info)
 	}
 }
@@ -159,7 +165,7 @@ func TestLinks(t *testing.T) {
 	w.wantSaid("not a regular file")
 	nettest.Must(t, os.MkdirAll(filepath.Join(w.base, "cni"), 0o755), os.Symlink(secret, w.Files.Path(o.ID)))
 	for range 2 {
-		if info := w.Of(o); info != nil {
+		if info := w.of(o); info != nil {
 			t.Errorf("the status shows %+v", info)
 		}
 	}
