@@ -80,7 +80,7 @@ crash: build peers ## SIGKILL berthd, berth-cni and berth-runner at every call t
 deps: ## install the programs that tests use (root on Debian), or say which are missing
 	@test/deps
 
-peers: ## the reference plugins, Multus, cnitool and crictl, into bin/peers/
+peers: ## the reference plugins, Multus, flannel's plugin, cnitool and crictl, into bin/peers/
 	@test/peers/build bin/peers
 
 flannel: ## flannel, from which the cluster's tests migrate, into bin/flannel/

@@ -32,7 +32,7 @@ func TestTakeOverFromBridge(t *testing.T) {
 // containerd's network was flannel's, whose plugin has bridge and host-local do the work and keeps what it told them.
 func TestTakeOverFromFlannel(t *testing.T) {
 	nettest.Need(t)
-	flannel := filepath.Join(programs.Flannel(t), "flannel")
+	flannel := filepath.Join(programs.Peers(t, "flannel"), "flannel")
 	takeOver(t, func(d *daemon) string {
 		d.write(t, map[string]string{"subnet.env": "FLANNEL_NETWORK=10.2.0.0/16\nFLANNEL_SUBNET=10.2.0.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"})
 		must(t, os.MkdirAll(filepath.Join(d.dir, "cni/bin"), 0o700), os.Symlink(flannel, filepath.Join(d.dir, "cni/bin/flannel")))

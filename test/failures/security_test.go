@@ -39,7 +39,7 @@ func TestHostileNames(t *testing.T) {
 		{7, "c", []string{`"name":"../../trap"`}},
 		{7, "c", []string{`"pool":"../../trap"`}},
 		{7, "c", []string{`"type":"../../trap"`}},
-		{2, "c", []string{`"ipam":{"type":"../../trap"}`}},
+		{7, "c", []string{`"ipam":{"type":"../../trap"}`}},
 		{2, "c", []string{`"delegate":{"type":"../../trap"}`}},
 	} {
 		for _, verb := range []string{"ADD", "CHECK"} {
