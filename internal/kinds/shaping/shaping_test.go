@@ -35,6 +35,9 @@ type fixture struct {
 func newFixture(t testing.TB) *fixture {
 	t.Helper()
 	nettest.Need(t)
+	for _, name := range []string{"ip", "tc"} { // a skip within a test of a kind would end its parent
+		nettest.Program(t, name)
+	}
 	f := &fixture{TB: t, node: nettest.Node(t)}
 	var err error
 	f.conn, err = rtnl.Open(f.node)
