@@ -73,6 +73,9 @@ var faults = []struct {
 
 // The checks that are about a fault find the fault, and no other check does.
 func TestFaults(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes four minutes")
+	}
 	for _, f := range faults {
 		t.Run(f.fault, func(t *testing.T) {
 			if f.fault == "masquerade-left" {

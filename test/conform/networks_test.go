@@ -21,6 +21,9 @@ const ofNetworks = `^(basic|add|del|check)/|^gc/(nothing|unlisted)@?|^leak/(add-
 
 // Berth conforms, too, when other plugins make networks of its pods.
 func TestNetworksConform(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes five minutes")
+	}
 	bin, peers := programs.Own(t), programs.Peers(t, "ptp", "macvlan", "host-local", "tuning")
 	all := t.TempDir() // CNI_PATH, and the folder of berth-runner
 	for _, path := range []string{bin + "/berth", bin + "/berthd", bin + "/berth-cni", bin + "/berth-runner", peers + "/ptp", peers + "/macvlan", peers + "/host-local", peers + "/tuning"} {
