@@ -15,11 +15,17 @@ OPS ?= 1000000
 # Passed to test/crash, such as CRASHFLAGS='-only loop -kills 100000'.
 CRASHFLAGS ?=
 
+# Passed to test/conform, such as CONFORMFLAGS='-only bridge,ptp', which takes the other lists' reports from bin/conform.
+CONFORMFLAGS ?=
+
 module  := github.com/berth-net/berth
 ldflags := -s -w -X $(module)/internal/version.Text=$(VERSION)
 
 # Modules of their own, so that what they need is not what Berth needs.
 modules := $(patsubst %/go.mod,%,$(shell find build test -name go.mod))
+
+# The suite of `berth conform`, a module that Berth's own requires: its packages are built, tested and vetted with Berth's.
+suite := $(module)/conform/...
 
 .PHONY: build generate demo test test-cluster test-e2e figures cluster fresh plain model crash deps peers flannel packages before bench manifests conform lint vuln fuzz deb rpm image release reproducible clean help
 
@@ -31,8 +37,8 @@ modules := $(patsubst %/go.mod,%,$(shell find build test -name go.mod))
 # memory error, Go without cgo has few of.
 go_build = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(ldflags)' -o $(BIN)/
 
-build: ## the programs, static, into bin/: berth, berthd, berth-cni, berth-operator, berth-runner (default)
-	$(go_build) ./cmd/...
+build: ## the programs, static, into bin/: berth, berthd, berth-cni, berth-operator, berth-runner, cni-conform (default)
+	$(go_build) ./cmd/... $(suite:...=cmd/...)
 
 # Not berth-operator, which takes minutes to compile.
 demo: ## a node with 20 pods in fresh namespaces, killed half-way; needs nothing but Go
@@ -41,10 +47,12 @@ demo: ## a node with 20 pods in fresh namespaces, killed half-way; needs nothing
 
 # Half of the time that tests take they wait, for the kernel and for programs. `make lint` has vet's word.
 gotest = $(GO) test -p $$(($$(nproc) + 1)) -vet=off
+# These packages' tests take longest. They begin first, so that none of them runs alone at the end.
+longest = ./test/networks ./internal/agent $(module)/conform ./test/hostile ./test/conform ./test/node
 
 # Tests of other modules read files outside of these, which `go test` does not see when it looks into its cache.
 test: deps build peers packages before ## every test; as root it first installs what they use (see deps)
-	$(gotest) -timeout 30m $(GOTESTFLAGS) $$($(GO) list ./... | grep -v '/test/cluster$$')
+	$(gotest) -timeout 30m $(GOTESTFLAGS) $(longest) $$($(GO) list ./... $(suite) | grep -v '/test/cluster$$')
 	@set -e; for m in $(modules); do \
 		if test -n "$$(find $$m -name '*_test.go')"; then \
 			echo "$(GO) -C $$m test $(GOTESTFLAGS) ./..."; $(GO) -C $$m test -vet=off -count=1 $(GOTESTFLAGS) ./...; \
@@ -54,9 +62,10 @@ test: deps build peers packages before ## every test; as root it first installs 
 test-cluster: deps peers flannel cluster ## Berth in a Kubernetes cluster of three nodes, on this machine (root)
 	GO=$(GO) test/cluster/run $(GOTESTFLAGS)
 
-test-e2e: deps cluster ## Kubernetes' own conformance tests of networks, in such a cluster: 3 minutes, besides the build
+test-e2e: deps peers cluster ## Kubernetes' own conformance tests of networks, and pods with whereabouts, in such clusters: 5 minutes, besides the build
 	GO=$(GO) test/cluster/build e2e
-	$(GO) test $(GOTESTFLAGS) -tags e2e -run 'TestUpstream$$' -count 1 -v -timeout 60m ./test/cluster
+	GO=$(GO) test/cluster/whereabouts/build bin/whereabouts
+	$(GO) test $(GOTESTFLAGS) -tags e2e -run 'Test(Upstream|Whereabouts)$$' -count 1 -v -timeout 60m ./test/cluster
 
 figures: deps peers cluster ## the network's share of pods' starts and ends in such a cluster, beside bridge
 	$(GO) test $(GOTESTFLAGS) -tags figures -run 'TestFigures$$' -count 1 -v -timeout 30m ./test/cluster
@@ -109,8 +118,8 @@ manifests: ## the plain manifests of the Helm chart, into deploy/kubernetes
 	cp deploy/kubernetes/crds/*.yaml deploy/helm/berth/files/crds/
 	$(GO) -C test/helm run ./manifest ../../deploy/helm/berth ../../deploy/kubernetes
 
-conform: build peers ## hold Berth and the reference plugins to the specification, into docs/CONFORMANCE.md
-	$(GO) run ./test/conform -out docs/CONFORMANCE.md
+conform: build peers ## hold Berth and others' plugins to the specification, into docs/CONFORMANCE.md; see CONFORMFLAGS
+	$(GO) run ./test/conform -out docs/CONFORMANCE.md $(CONFORMFLAGS)
 
 # The types' deep copies, and the CRDs. `make lint` compares them with a fresh generation.
 controller_gen = bin/tools/controller-gen paths=./api/v1alpha1 object crd
@@ -121,17 +130,18 @@ generate: ## what is generated: deep copies of api/v1alpha1, and deploy/kubernet
 lint: ## gofmt, go vet, staticcheck, go.mod and its reasons, shell syntax
 	@bad=$$(find . -name '*.go' -not -path './bin/*' -exec gofmt -l {} +); \
 		test -z "$$bad" || { echo "gofmt would change:"; echo "$$bad"; exit 1; }
-	$(GO) vet ./...
+	$(GO) vet ./... $(suite)
 	$(GO) vet -tags e2e,figures ./test/cluster
 	@set -e; for m in $(modules); do \
 		test -z "$$(find $$m -name '*.go')" || { echo "$(GO) -C $$m vet ./..."; $(GO) -C $$m vet ./...; }; \
 	done
 	$(GO) -C test/tools build -o $(CURDIR)/bin/tools/ honnef.co/go/tools/cmd/staticcheck
-	bin/tools/staticcheck ./...
+	bin/tools/staticcheck ./... $(suite)
 	bin/tools/staticcheck -tags e2e,figures ./test/cluster
 	@$(MAKE) -s generate && git diff --exit-code api/v1alpha1 deploy/kubernetes/crds || \
 		{ echo "generated files differ from a fresh generation: commit what make generate made"; exit 1; }
 	$(GO) mod tidy -diff
+	$(GO) -C conform mod tidy -diff
 	@for m in $$(awk '/^\t/ && !/indirect/ { print $$1 }' go.mod); do \
 		grep -q "^| .$$m. |" docs/DEPENDENCIES.md || { echo "docs/DEPENDENCIES.md has no reason for $$m"; bad=1; }; \
 	done; test -z "$$bad"
@@ -146,16 +156,18 @@ vuln: ## known vulnerabilities in what the programs call, by govulncheck, where 
 	@GO=$(GO) test/vuln
 
 fuzz: ## every fuzz target for FUZZTIME (30s) each
-	@set -e; for p in $$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...); do \
-		for f in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz' || true); do \
-			echo "$$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p; \
+	@set -e; for m in . conform; do \
+		for p in $$($(GO) -C $$m list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...); do \
+			for f in $$($(GO) -C $$m test -list '^Fuzz' $$p | grep '^Fuzz' || true); do \
+				echo "$$p $$f"; $(GO) -C $$m test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p; \
+			done; \
 		done; \
 	done
 
 deb rpm: ## packages for amd64 and arm64, into dist/
 	VERSION=$(VERSION) GO=$(GO) build/dist $@
 
-image: ## a container image for amd64 and arm64, as an OCI archive, into dist/
+image: ## container images of Berth and of cni-conform for amd64 and arm64, as OCI archives, into dist/
 	VERSION=$(VERSION) GO=$(GO) build/dist $@
 
 release: ## all that a version is released as, into dist/: packages, image, archives, SBOMs, checksums

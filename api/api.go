@@ -192,12 +192,13 @@ const (
 	LackConnections = "connections" // nothing limits the connections of a pod
 	LackMultipath   = "multipath"   // the node speaks MPTCP with pods, and its programs are told late that a pod is gone
 	LackHostPorts   = "hostports"   // pods that ask for host ports are not attached
+	LackBridges     = "bridges"     // pods behind the bridge of another plugin get no host ports
 	LackShadows     = "shadows"     // a pod can get another pod's host port towards a machine that it sends to
 )
 
 // Lacks lists the Lack constants.
 func Lacks() []string {
-	return []string{LackSources, LackInvalid, LackConnections, LackMultipath, LackHostPorts, LackShadows}
+	return []string{LackSources, LackInvalid, LackConnections, LackMultipath, LackHostPorts, LackBridges, LackShadows}
 }
 
 // StatusError is the answer of GET /v1/status when no attachment can be made (codes 50 and

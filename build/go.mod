@@ -25,6 +25,7 @@ require (
 	github.com/ProtonMail/go-crypto v1.4.0 // indirect
 	github.com/bahlo/generic-list-go v0.2.0 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
+	github.com/berth-net/berth/conform v0.0.0-00010101000000-000000000000 // indirect
 	github.com/blakesmith/ar v0.0.0-20190502131153-809d4375e1fb // indirect
 	github.com/buger/jsonparser v1.1.1 // indirect
 	github.com/caarlos0/go-version v0.2.2 // indirect
@@ -123,3 +124,5 @@ require (
 )
 
 replace github.com/berth-net/berth => ../
+
+replace github.com/berth-net/berth/conform => ../conform

@@ -16,9 +16,10 @@ type Attachment struct {
 	Pod     *Pod   // nil: CNI_NETNS is not set
 	Args    string // CNI_ARGS
 	Runtime map[string]any
-	Keys    map[string]any  // set in each plugin's configuration
-	Version string          // cniVersion
-	Result  json.RawMessage // what the last plugin answered to ADD; nil: no ADD has answered, and calls have no prevResult
+	Keys    map[string]any    // set in each plugin's configuration
+	Version string            // cniVersion
+	Result  json.RawMessage   // what the last plugin answered to ADD; nil: no ADD has answered, and calls have no prevResult
+	steps   []json.RawMessage // what each plugin of the list answered to ADD
 }
 
 // NewAttachment makes a new pod, and returns an attachment for it that no ADD has made yet.
@@ -42,7 +43,7 @@ func (t *T) Orphan() *Attachment {
 func (t *T) newAttachment(pod *Pod) *Attachment {
 	t.ids++
 	return &Attachment{
-		ID: fmt.Sprintf("conform-%d", t.ids), Ifname: "net0", Pod: pod, Version: t.Version,
+		ID: fmt.Sprintf("conform-%d", t.ids), Ifname: t.suite.Ifname, Pod: pod, Version: t.Version,
 		Runtime: runtimeArgs(t.ids),
 	}
 }
@@ -82,12 +83,12 @@ func (t *T) Call(verb string, plugin int, a *Attachment, prev json.RawMessage) C
 	if prev != nil {
 		keys["prevResult"] = prev
 	}
-	p := t.suite.list.Plugins[plugin]
+	p := t.list().Plugins[plugin]
 	if rc := p.runtimeConfig(a.Runtime); rc != nil {
 		keys["runtimeConfig"] = rc
 	}
 	maps.Copy(keys, a.Keys)
-	return Call{Type: p.Type, Verb: verb, Env: a.env(), Stdin: t.suite.list.Conf(plugin, keys)}
+	return Call{Type: p.Type, plugin: plugin, Verb: verb, Env: a.env(), Stdin: t.list().Conf(plugin, keys)}
 }
 
 // Exec runs a call.
@@ -126,19 +127,20 @@ func (t *T) tryDel(a *Attachment) (Answer, error) { return t.delBy(a, t.execute)
 
 // addBy is tryAdd, but the executor executes the calls.
 func (t *T) addBy(a *Attachment, by executor) (last Answer, err error) {
-	a.Result = nil
-	for i := range t.suite.list.Plugins {
+	a.Result, a.steps = nil, nil
+	for i := range t.list().Plugins {
 		if last, err = by(i, t.Call("ADD", i, a, a.Result)); err != nil || !last.OK() {
 			return last, err
 		}
 		a.Result = last.Stdout
+		a.steps = append(a.steps, last.Stdout)
 	}
 	return last, nil
 }
 
 // delBy is tryDel, but the executor executes the calls.
 func (t *T) delBy(a *Attachment, by executor) (last Answer, err error) {
-	for i := len(t.suite.list.Plugins) - 1; i >= 0; i-- {
+	for i := len(t.list().Plugins) - 1; i >= 0; i-- {
 		if last, err = by(i, t.Call("DEL", i, a, a.Result)); err != nil || !last.OK() {
 			return last, err
 		}
@@ -174,7 +176,7 @@ func (t *T) beside(all []*Attachment, do func(*Attachment) (Answer, error)) []An
 // answer.
 func (t *T) Check(a *Attachment) Answer {
 	var last Answer
-	for i := range t.suite.list.Plugins {
+	for i := range t.list().Plugins {
 		if last = t.Exec(t.Call("CHECK", i, a, a.Result)); !last.OK() {
 			return last
 		}
@@ -185,9 +187,26 @@ func (t *T) Check(a *Attachment) Answer {
 // MustAdd is Add for an attachment that should work. If ADD fails, MustAdd ends the check.
 func (t *T) MustAdd(a *Attachment) {
 	if got := t.Add(a); !got.OK() {
-		t.Fatalf("an ordinary ADD fails: %s", got)
+		t.ordinaryFails(got)
 	}
 }
+
+// ordinaryFails ends the check after an ADD that should work.
+func (t *T) ordinaryFails(got Answer) {
+	switch {
+	case got.unsupported():
+		t.Unsupportedf("%s: %s", lacks, got)
+	case got.readOnly():
+		t.Unsupportedf("%s: %s; %s", denied, got, t.writable())
+	}
+	t.Fatalf("an ordinary ADD fails: %s", got)
+}
+
+// lacks begins what the suite says of plugins that need something of the kernel, and denied what it says of those that write where they cannot here.
+const (
+	lacks  = "this kernel lacks something that the plugins need"
+	denied = "the plugins need a file that the suite does not let them write"
+)
 
 // MustDel is Del for an attachment that should work. If DEL fails, MustDel ends the check.
 func (t *T) MustDel(a *Attachment) {

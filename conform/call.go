@@ -18,11 +18,13 @@ import (
 // Call is one execution of a plugin (CNI 1.1, section 2).
 type Call struct {
 	Type    string            // the plugin's type, which is its program's name
+	plugin  int               // the plugin's place in the list
 	Verb    string            // CNI_COMMAND
 	Env     map[string]string // the other CNI_ variables; empty ones are not set
 	Stdin   []byte
 	Wrapper []string // the program that runs the plugin, such as strace; nil: none
 
+	Bare  bool              // CNI_PATH is not set
 	Path  string            // the folder in which delegated plugins are looked for first; "": none
 	Began func(kill func()) // is called when the plugin has started; kill kills the plugin and all its processes; may be nil
 }
@@ -64,6 +66,16 @@ func (a Answer) Failure() (*Error, error) {
 	return &e, nil
 }
 
+// unsupported reports whether a plugin failed because the kernel lacks something (EOPNOTSUPP), such as a sort of link.
+func (a Answer) unsupported() bool {
+	return a.Exit > 0 && strings.Contains(strings.ToLower(string(a.Stdout)), syscall.EOPNOTSUPP.Error())
+}
+
+// readOnly reports whether a plugin failed because it could not write a file (EROFS). It may have told only a log.
+func (a Answer) readOnly() bool {
+	return a.Exit > 0 && strings.Contains(strings.ToLower(string(a.Stdout)+string(a.Stderr)), syscall.EROFS.Error())
+}
+
 // String says in a line what a plugin answered.
 func (a Answer) String() string {
 	what := fmt.Sprintf("%s %s: ", a.Call.Type, a.Call.Verb)
@@ -78,7 +90,11 @@ func (a Answer) String() string {
 		return what + "killed"
 	}
 	if e, err := a.Failure(); err == nil {
-		return what + strings.TrimSuffix(fmt.Sprintf("error %d, %s: %s", e.Code, e.Msg, short([]byte(e.Details))), ": ")
+		what += strings.TrimSuffix(fmt.Sprintf("error %d, %s: %s", e.Code, e.Msg, short([]byte(e.Details))), ": ")
+		if stderr := short(a.Stderr); stderr != "" {
+			what += fmt.Sprintf("; stderr %q", stderr)
+		}
+		return what
 	}
 	return what + fmt.Sprintf("exit %d, stdout %q, stderr %q", a.Exit, short(a.Stdout), short(a.Stderr))
 }
@@ -132,6 +148,9 @@ func (n *Node) Exec(ctx context.Context, c Call) (Answer, error) {
 	err := n.Do(func() error {
 		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "CNI_COMMAND=" + c.Verb, "CNI_PATH=" + strings.TrimPrefix(c.Path+":"+n.suite.BinDir, ":")}
+		if c.Bare {
+			cmd.Env = cmd.Env[:2]
+		}
 		for k, v := range c.Env {
 			if v != "" {
 				cmd.Env = append(cmd.Env, k+"="+v)

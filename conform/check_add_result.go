@@ -81,7 +81,8 @@ func (t *T) judgeTruth(a *Attachment, r *result) {
 	t.judgeHost(r)
 }
 
-// noInterface judges an ADD that made no interface with the name that it was given.
+// noInterface judges an ADD that made no interface with the name that it was given. If the plugins make none at all, as loopback does, the check
+// ends: there is nothing that it could be about.
 func (t *T) noInterface(a *Attachment) {
 	var others []string
 	t.must(a.Pod.Do(func() error {

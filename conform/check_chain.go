@@ -3,24 +3,24 @@ package conform
 // chainChecks are about lists of several plugins.
 var chainChecks = []Check{
 	{
-		Name: "chain/check", Spec: "CNI 1.1.0, section 2, CHECK, and section 3, Checking an attachment", Since: "0.4.0",
+		Name: "chain/check", Level: Must, Spec: "CNI 1.1.0, section 2, CHECK, and section 3, Checking an attachment", Since: "0.4.0",
 		Says:  "after ADD of the whole list, CHECK with the list's last result succeeds for every plugin, also for those whose work a later plugin changed",
 		Needs: []string{"check/well"}, run: chainCheck,
 	},
 	{
-		Name: "chain/failed-add", Spec: "CNI 1.1.0, section 2, DEL: even if state is missing (it should), and section 3, Lifecycle & Ordering: DEL even if ADD failed",
+		Name: "chain/failed-add", Level: Should, Spec: "CNI 1.1.0, section 2, DEL: even if state is missing, and section 3, Lifecycle & Ordering: DEL even if ADD failed",
 		Says:  "when a plugin's ADD fails, the list's DEL succeeds and cleans up, although that plugin and those after it were not added",
 		Needs: []string{"del/never-added"}, run: chainFailedAdd,
 	},
 	{
-		Name: "chain/del-one", Spec: "CNI 1.1.0, section 2, DEL (it should), and section 3, Deleting an attachment: in reverse order",
+		Name: "chain/del-one", Level: Should, Spec: "CNI 1.1.0, section 2, DEL, and section 3, Deleting an attachment: in reverse order",
 		Says:  "a plugin's DEL spares what the plugins before it did, because their own DEL comes later",
 		Needs: []string{"basic/attach"}, run: chainDelOne,
 	},
 }
 
 func (t *T) needChain() {
-	if len(t.suite.list.Plugins) < 2 {
+	if len(t.list().Plugins) < 2 {
 		t.Unsupportedf("the list has one plugin")
 	}
 }
@@ -29,7 +29,7 @@ func chainCheck(t *T) {
 	t.needChain()
 	a := t.Attached()
 	if got := t.Check(a); !got.OK() {
-		t.Failf("CHECK after ADD of the whole list fails: %s", got)
+		t.Failf("CHECK after ADD of the whole list fails: %s%s", got, t.blame(a, got))
 	}
 	t.MustDel(a)
 }
@@ -39,16 +39,16 @@ func chainCheck(t *T) {
 func chainFailedAdd(t *T) {
 	t.needChain()
 	trail := t.trailFrom(t.Warm())
-	for failing := 1; failing < len(t.suite.list.Plugins); failing++ {
+	for failing := 1; failing < len(t.list().Plugins); failing++ {
 		a := t.NewAttachment()
 		for i := range failing {
 			got := t.Exec(t.Call("ADD", i, a, a.Result))
 			if !got.OK() {
-				t.Fatalf("an ordinary ADD fails: %s", got)
+				t.ordinaryFails(got)
 			}
 			a.Result = got.Stdout
 		}
-		step := "ADD of the plugins before " + t.suite.list.Plugins[failing].Type + " and DEL of all"
+		step := "ADD of the plugins before " + t.list().Plugins[failing].Type + " and DEL of all"
 		a.Result = nil
 		if got := t.Del(a); !got.OK() {
 			t.Failf("%s: %s", step, got)
@@ -64,8 +64,11 @@ func chainDelOne(t *T) {
 	t.needChain()
 	t.Warm()
 	a := t.Attached()
-	for i := len(t.suite.list.Plugins) - 1; i >= 0; i-- {
-		p := t.suite.list.Plugins[i].Type
+	if t.linkNow(a) == nil {
+		t.noInterface(a)
+	}
+	for i := len(t.list().Plugins) - 1; i >= 0; i-- {
+		p := t.list().Plugins[i].Type
 		if t.linkNow(a) == nil {
 			t.Fatalf("the interface is gone before the DEL of %s, plugin %d of the list", p, i+1)
 		}

@@ -13,31 +13,31 @@ import (
 // checkChecks are about CHECK.
 var checkChecks = []Check{
 	{
-		Name: "check/well", Spec: "CNI 1.1.0, section 2, CHECK; 0.4.0, Parameters, CHECK (both: it must)",
+		Name: "check/well", Level: Must, Spec: "CNI 1.1.0, section 2, CHECK; 0.4.0, Parameters, CHECK",
 		Says: "CHECK right after ADD succeeds",
 		Each: true, Since: "0.4.0", Needs: []string{"add/result"},
 		run: func(t *T) {
 			t.checkable()
 			a := t.Attached()
 			if got := t.Check(a); !got.OK() {
-				t.Failf("CHECK right after ADD fails: %s", got)
+				t.Failf("CHECK right after ADD fails: %s%s", got, t.blame(a, got))
 			}
 		},
 	},
 	{
-		Name: "check/link-gone", Spec: "CNI 1.1.0, section 2, CHECK: a missing interface; 0.4.0, Parameters, CHECK (both: it should)",
+		Name: "check/link-gone", Level: Should, Spec: "CNI 1.1.0, section 2, CHECK: a missing interface; 0.4.0, Parameters, CHECK",
 		Says:  "CHECK fails if the container's interface is gone",
 		Since: "0.4.0", Needs: []string{"add/error-form", "check/well"},
 		run: func(t *T) { t.checkAfter(loseLink) },
 	},
 	{
-		Name: "check/address-gone", Spec: "CNI 1.1.0, section 2, CHECK: a missing address; 0.4.0, Parameters, CHECK (both: it should)",
+		Name: "check/address-gone", Level: Should, Spec: "CNI 1.1.0, section 2, CHECK: a missing address; 0.4.0, Parameters, CHECK",
 		Says:  "CHECK fails if an address of the result is not on the container's interface",
 		Since: "0.4.0", Needs: []string{"check/link-gone"},
 		run: func(t *T) { t.checkAfter(loseAddress) },
 	},
 	{
-		Name: "check/route-gone", Spec: "CNI 1.1.0, section 2, CHECK: a missing route; 0.4.0, Parameters, CHECK (both: it should)",
+		Name: "check/route-gone", Level: Should, Spec: "CNI 1.1.0, section 2, CHECK: a missing route; 0.4.0, Parameters, CHECK",
 		Says:  "CHECK fails if a route of the result is not in the container",
 		Since: "0.4.0", Needs: []string{"check/link-gone"},
 		run: func(t *T) { t.checkAfter(loseRoute) },
@@ -46,7 +46,7 @@ var checkChecks = []Check{
 
 // checkable ends the check if the list forbids CHECK.
 func (t *T) checkable() {
-	if t.suite.list.DisableCheck {
+	if t.list().DisableCheck {
 		t.Unsupportedf(`the list has "disableCheck": runtimes must not call CHECK`)
 	}
 }
@@ -55,6 +55,7 @@ func (t *T) checkable() {
 type damage struct {
 	what   string
 	healed func(*podLink) bool // reports whether somebody has put it back
+	has    func(*result) bool  // reports whether a result has it
 }
 
 // checkAfter calls hurt, which does damage, and then executes CHECK, which has to find the damage. Some
@@ -72,7 +73,31 @@ func (t *T) checkAfter(hurt func(*T, *Attachment, *result, *podLink) damage) {
 		t.Notef("CHECK succeeds after %s, because the damage is healed by now", d.what)
 		return
 	}
+	if got.OK() {
+		t.Failf("CHECK after %s succeeds, although %s made what is lost", d.what, t.maker(a, d.has))
+		return
+	}
 	t.wantError(got, "CHECK after "+d.what)
+}
+
+// maker names the plugin of the list whose result is the first that has something; the list's first plugin if no result has it.
+func (t *T) maker(a *Attachment, has func(*result) bool) string {
+	for i, raw := range a.steps {
+		if r, err := readResult(raw); err == nil && has(r) {
+			return t.list().Plugins[i].Type
+		}
+	}
+	return t.list().Plugins[0].Type
+}
+
+// blame says which plugin is at fault if CHECK of another one fails because of what a later plugin has made of the result; "" if none is.
+func (t *T) blame(a *Attachment, got Answer) string {
+	for i := len(a.steps) - 1; i > got.Call.plugin; i-- {
+		if t.Exec(t.Call("CHECK", got.Call.plugin, a, a.steps[i-1])).OK() {
+			return fmt.Sprintf("; with the result as it was before %[1]s it succeeds, so what %[1]s makes of the result is not so", t.list().Plugins[i].Type)
+		}
+	}
+	return ""
 }
 
 // loseLink is `ip link delete net0`, in the pod.
@@ -87,7 +112,7 @@ func loseLink(t *T, a *Attachment, r *result, l *podLink) damage {
 	}))
 	return damage{"the deletion of " + a.Ifname, func(now *podLink) bool {
 		return !slices.ContainsFunc(r.addresses(r.of(a)), func(addr net.IP) bool { return now.has(addr) == nil })
-	}}
+	}, func(of *result) bool { return of.of(a) >= 0 }}
 }
 
 // loseAddress replaces an address by another address, and restores the routes. The kernel removes
@@ -121,7 +146,7 @@ func loseAddress(t *T, a *Attachment, r *result, l *podLink) damage {
 		return nil
 	}))
 	what := fmt.Sprintf("the replacement of %s on %s by %s", lost.IPNet, a.Ifname, other.IPNet)
-	return damage{what, func(now *podLink) bool { return now.has(lost.IP) != nil }}
+	return damage{what, func(now *podLink) bool { return now.has(lost.IP) != nil }, func(of *result) bool { return of.gives(lost.IP) }}
 }
 
 // another returns an address near addr.
@@ -147,7 +172,7 @@ func loseRoute(t *T, a *Attachment, r *result, l *podLink) damage {
 			}
 			return nil
 		}))
-		return damage{"the deletion of the route to " + item.Dst, func(now *podLink) bool { return now.route(item) != nil }}
+		return damage{"the deletion of the route to " + item.Dst, func(now *podLink) bool { return now.route(item) != nil }, func(of *result) bool { return of.routesTo(item) }}
 	}
 	t.Unsupportedf("none of the routes of the result is on %s", a.Ifname)
 	return damage{}

@@ -10,7 +10,7 @@ import (
 // delChecks are about DEL.
 var delChecks = []Check{
 	{
-		Name: "del/idempotent", Spec: "CNI 1.1.0, section 2, DEL (it must); 0.4.0, General considerations (it should)",
+		Name: "del/idempotent", Level: Must, Early: Should, Spec: "CNI 1.1.0, section 2, DEL; 0.4.0, General considerations",
 		Says:  "DEL of what is deleted already succeeds",
 		Needs: []string{"basic/attach"},
 		run: func(t *T) {
@@ -22,18 +22,18 @@ var delChecks = []Check{
 		},
 	},
 	{
-		Name: "del/without-prev-result", Spec: "CNI 1.1.0, section 2, DEL: without error if prevResult is empty; 0.4.0, Parameters, DEL: as many resources as possible (both: it should)",
+		Name: "del/without-prev-result", Level: Should, Spec: "CNI 1.1.0, section 2, DEL: without error if prevResult is empty; 0.4.0, Parameters, DEL: as many resources as possible",
 		Says:  "DEL without prevResult succeeds, and leaves nothing",
 		Needs: []string{"leak/add-del"}, run: delWithoutPrevResult,
 	},
 	{
-		Name: "del/never-added", Spec: "CNI 1.1.0, section 2, DEL: success if what is to be deleted is missing (it must)",
+		Name: "del/never-added", Level: Must, Early: Should, Spec: "CNI 1.1.0, section 2, DEL: success if what is to be deleted is missing",
 		Says:  "DEL of what was never added succeeds",
 		Needs: []string{"del/idempotent", "del/without-prev-result"},
 		run:   func(t *T) { t.wantDel(t.NewAttachment(), "DEL of a container that was never added") },
 	},
 	{
-		Name: "del/netns-gone", Spec: "CNI 1.1.0, section 2, DEL, and 0.4.0, Parameters, DEL: even if the network namespace is gone (both: it should)",
+		Name: "del/netns-gone", Level: Should, Spec: "CNI 1.1.0, section 2, DEL, and 0.4.0, Parameters, DEL: even if the network namespace is gone, unless the plugin's IPAM cannot do without it",
 		Says:  "DEL succeeds if the path of the network namespace does not exist any more, and frees the addresses",
 		Needs: []string{"leak/add-del"},
 		run: func(t *T) {
@@ -44,7 +44,7 @@ var delChecks = []Check{
 		},
 	},
 	{
-		Name: "del/netns-not-one", Spec: "CNI 1.1.0, section 2, DEL: even if the network namespace is gone (it should; that a file may be left at its path is the suite's own)",
+		Name: "del/netns-not-one", Level: Own, Spec: "CNI 1.1.0, section 2, DEL: even if the network namespace is gone (it should; that a file may be left at its path is the suite's own)",
 		Says:  "DEL succeeds if the path of the network namespace is an ordinary file, as it is after an unmount, and frees the addresses",
 		Needs: []string{"del/netns-gone"},
 		run: func(t *T) {
@@ -56,7 +56,7 @@ var delChecks = []Check{
 		},
 	},
 	{
-		Name: "del/without-netns", Spec: "CNI 1.1.0, section 2, DEL: CNI_NETNS is optional; 0.4.0, Parameters, DEL (both: it should)",
+		Name: "del/without-netns", Level: Should, Spec: "CNI 1.1.0, section 2, DEL: CNI_NETNS is optional; 0.4.0, Parameters, DEL",
 		Says:  "DEL without CNI_NETNS succeeds, and frees the addresses",
 		Needs: []string{"leak/add-del"},
 		run: func(t *T) {
@@ -67,12 +67,12 @@ var delChecks = []Check{
 		},
 	},
 	{
-		Name: "del/after-failed-add", Spec: "CNI 1.1.0, section 2, DEL: best effort (it should), and section 3, Lifecycle & Ordering; 0.4.0, Parameters, DEL (it should)",
+		Name: "del/after-failed-add", Level: Should, Spec: "CNI 1.1.0, section 2, DEL: best effort, and section 3, Lifecycle & Ordering; 0.4.0, Parameters, DEL",
 		Says:  "the DEL of all plugins of the list, which has to follow a failed ADD, succeeds",
-		Needs: []string{"del/never-added", "del/netns-gone"}, run: delAfterFailedAdd,
+		Needs: []string{"del/never-added", "del/netns-gone"}, run: delAfterFailedAdd, usual: true,
 	},
 	{
-		Name: "del/spares-successor", Spec: "CNI 1.1.0, section 2, DEL: several calls for the same attachment (it must take them; that others are spared is the suite's own)",
+		Name: "del/spares-successor", Level: Own, Spec: "CNI 1.1.0, section 2, DEL: several calls for the same attachment (it must take them; that others are spared is the suite's own)",
 		Says:  "a DEL that is repeated late spares the pod that has the address by then",
 		Needs: []string{"add/result", "leak/add-del", "del/idempotent"}, run: delSparesSuccessor,
 	},
@@ -86,9 +86,9 @@ func delSparesSuccessor(t *T) {
 	t.MustDel(a)
 	t.quiet(before)
 	b := t.Attached()
-	before = t.Seen()
+	was := t.standing(b)
 	t.wantDel(a, "the late DEL")
-	t.wantSpared(before, b, "the late DEL of a pod", "another")
+	t.wantSpared(was, "the late DEL of a pod", "another")
 	t.MustDel(b)
 }
 

@@ -10,32 +10,32 @@ import (
 // errorChecks are about calls that no plugin can serve.
 var errorChecks = []Check{
 	{
-		Name: "errors/version", Spec: "CNI 1.1.0, section 5, Error: code 1; 0.4.0, Result (both: it should)",
+		Name: "errors/version", Level: Should, Spec: "CNI 1.1.0, section 5, Error: code 1; 0.4.0, Result",
 		Says:  "the plugin refuses an unsupported version with code 1",
 		Needs: []string{"add/error-form"}, run: errorsVersion,
 	},
 	{
-		Name: "errors/environment", Spec: "CNI 1.1.0, section 2, ADD: required environment parameters, and section 5, Error: code 4 (it should be that, and must name the variable)",
+		Name: "errors/environment", Level: Must, Spec: "CNI 1.1.0, section 2, ADD: required environment parameters, and section 5, Error: code 4 (it should be that, and must name the variable)",
 		Says:  "if a required variable is missing, the plugin fails with code 4 and names the variable",
 		Needs: []string{"add/error-form"}, run: errorsEnvironment,
 	},
 	{
-		Name: "errors/command", Spec: "CNI 1.1.0, section 2, CNI operations, and section 5, Error: code 4 (it should)",
+		Name: "errors/command", Level: Should, Spec: "CNI 1.1.0, section 2, CNI operations, and section 5, Error: code 4",
 		Says:  "the plugin refuses an unknown CNI_COMMAND with code 4",
 		Needs: []string{"add/error-form"}, run: errorsCommand,
 	},
 	{
-		Name: "errors/json", Spec: "CNI 1.1.0, section 5, Error: code 6 (it should)",
+		Name: "errors/json", Level: Should, Spec: "CNI 1.1.0, section 5, Error: code 6",
 		Says:  "the plugin refuses a configuration that is not JSON with code 6",
 		Needs: []string{"add/error-form"}, run: errorsJSON,
 	},
 	{
-		Name: "errors/name", Spec: "CNI 1.1.0, section 1, Configuration format: name, and section 5, Error (the form should; another code than 7 is a note)",
+		Name: "errors/name", Level: Should, Spec: "CNI 1.1.0, section 1, Configuration format: name, and section 5, Error (the form should; another code than 7 is a note)",
 		Says:  "if the plugin refuses a missing or bad network name, its error has the usual form",
 		Needs: []string{"add/error-form"}, run: errorsName,
 	},
 	{
-		Name: "errors/no-residue", Spec: "the suite's own: a refused call has not begun",
+		Name: "errors/no-residue", Level: Own, Spec: "the suite's own: a refused call has not begun",
 		Says:  "a refused call changes nothing",
 		Needs: []string{"leak/add-del"}, run: errorsNoResidue,
 	},
@@ -92,7 +92,7 @@ func withKey(stdin []byte, key string, value any) []byte {
 // the plugins before it. It passes each answer to judge. It executes DEL for the ADDs that
 // succeeded, but not for those that were refused.
 func (t *T) tryFault(f fault, judge func(Answer)) {
-	for i := range t.suite.list.Plugins {
+	for i := range t.list().Plugins {
 		a := t.NewAttachment()
 		for before := range i {
 			t.mustAddOne(before, a)
@@ -120,7 +120,7 @@ func (t *T) wantError(got Answer, what string) *Error {
 	}
 	e, err := got.Failure()
 	if err != nil {
-		t.Failf("%s: the error does not have the form of a CNI error: %v: %s", what, err, got)
+		t.as(t.formLevel(), func() { t.Failf("%s: the error does not have the form of a CNI error: %v: %s", what, err, got) })
 		return nil
 	}
 	return e
@@ -151,7 +151,7 @@ func errorsEnvironment(t *T) {
 			switch e := t.wantError(got, "ADD "+f.what); {
 			case e == nil:
 			case e.Code != 4:
-				t.Failf("ADD %s: the code is %d, not 4: %s", f.what, e.Code, got)
+				t.as(Should, func() { t.Failf("ADD %s: the code is %d, not 4: %s", f.what, e.Code, got) })
 			case !strings.Contains(e.Msg+e.Details, v):
 				t.Failf("ADD %s: the error does not name the variable: %s", f.what, got)
 			}

@@ -13,17 +13,17 @@ import (
 // of the list declares the capability portMappings.
 var portChecks = []Check{
 	{
-		Name: "ports/reached", Spec: "the suite's own: CNI's CONVENTIONS.md, Dynamic Plugin specific fields: portMappings",
+		Name: "ports/reached", Level: Own, Spec: "the suite's own: CNI's CONVENTIONS.md, Dynamic Plugin specific fields: portMappings",
 		Says:  "a port of the node that the runtime maps leads from outside to the container, by TCP and by UDP; a hostIP's port does so by that address alone",
 		Needs: []string{"add/result"}, run: portsReached,
 	},
 	{
-		Name: "ports/conflict", Spec: "the suite's own",
+		Name: "ports/conflict", Level: Own, Spec: "the suite's own",
 		Says:  "a pod that asks for another pod's port of the node does not take the port from the other pod, and leaves nothing",
 		Needs: []string{"ports/reached", "basic/second-pod"}, run: portsConflict,
 	},
 	{
-		Name: "ports/others", Spec: "the suite's own (CVE-2025-67499)",
+		Name: "ports/others", Level: Own, Spec: "the suite's own (CVE-2025-67499)",
 		Says:  "packets of a pod or of the node to a mapped port of another machine's address reach that machine, and not the container",
 		Needs: []string{"ports/reached"}, run: portsOthers,
 	},

@@ -11,7 +11,7 @@ import (
 // capability bandwidth.
 var rateChecks = []Check{
 	{
-		Name: "rates/kept", Spec: "the suite's own: CNI's CONVENTIONS.md, Dynamic Plugin specific fields: bandwidth",
+		Name: "rates/kept", Level: Own, Spec: "the suite's own: CNI's CONVENTIONS.md, Dynamic Plugin specific fields: bandwidth",
 		Says:  "a container receives and sends at the rates that the runtime's bandwidth says, within 10 %",
 		Needs: []string{"add/result"}, run: ratesKept,
 	},
@@ -23,7 +23,7 @@ const (
 	ingressRate = 4_000_000 // a second
 	egressRate  = 6_000_000 // a second
 	rateBurst   = 60_000
-	rateTries   = 5
+	rateTries   = 12
 )
 
 // ratesKept sends streams between node and pod, up to rateTries in each direction. No stream may be

@@ -9,18 +9,18 @@ import (
 // versionChecks are about VERSION.
 var versionChecks = []Check{
 	{
-		Name: "version/answer", Spec: "CNI 1.1.0, section 5, VERSION Success; 0.4.0, Parameters, VERSION",
+		Name: "version/answer", Level: Must, Spec: "CNI 1.1.0, section 5, VERSION Success; 0.4.0, Parameters, VERSION",
 		Says: "the answer to VERSION lists the versions that the plugin supports, among them the list's",
 		Each: true,
 		run:  versionAnswer,
 	},
 	{
-		Name: "version/echo", Spec: "CNI 1.0.0 and 1.1.0, section 5, VERSION Success: cniVersion",
+		Name: "version/echo", Level: Must, Spec: "CNI 1.0.0 and 1.1.0, section 5, VERSION Success: cniVersion",
 		Says: "the cniVersion of the answer to VERSION is that of the request",
 		Each: true, Since: "1.0.0", Needs: []string{"version/answer"}, run: versionEcho,
 	},
 	{
-		Name: "version/newer", Spec: "CNI 1.1.0, section 2, VERSION (it should), and section 1, Version considerations",
+		Name: "version/newer", Level: Should, Spec: "CNI 1.1.0, section 2, VERSION, and section 1, Version considerations",
 		Says:  "a runtime of a newer CNI version can ask which versions the plugin supports",
 		Needs: []string{"version/answer"}, run: versionNewer,
 	},
@@ -38,7 +38,7 @@ type versionInfo struct {
 // askVersion executes VERSION of a plugin.
 func (t *T) askVersion(plugin int, version string) (Answer, versionInfo, error) {
 	got := t.Exec(Call{
-		Type: t.suite.list.Plugins[plugin].Type, Verb: "VERSION",
+		Type: t.list().Plugins[plugin].Type, Verb: "VERSION",
 		Stdin: fmt.Appendf(nil, `{"cniVersion":%q}`, version),
 	})
 	var info versionInfo
@@ -47,7 +47,7 @@ func (t *T) askVersion(plugin int, version string) (Answer, versionInfo, error) 
 }
 
 func versionAnswer(t *T) {
-	for i := range t.suite.list.Plugins {
+	for i := range t.list().Plugins {
 		got, info, err := t.askVersion(i, t.Version)
 		switch {
 		case !got.OK():
@@ -65,7 +65,7 @@ func versionAnswer(t *T) {
 }
 
 func versionEcho(t *T) {
-	for i := range t.suite.list.Plugins {
+	for i := range t.list().Plugins {
 		if got, info, _ := t.askVersion(i, t.Version); got.OK() && info.Version != t.Version {
 			t.Failf("the request is in version %s, the answer in %s: %s", t.Version, info.Version, got)
 		}
@@ -75,7 +75,7 @@ func versionEcho(t *T) {
 // versionNewer accepts a list of versions with any exit code: the specification leaves the exit
 // code open (containernetworking/cni#826).
 func versionNewer(t *T) {
-	for i := range t.suite.list.Plugins {
+	for i := range t.list().Plugins {
 		switch got, info, err := t.askVersion(i, unknowable); {
 		case err != nil || len(info.Supported) == 0:
 			t.Failf("asked in version %s, the plugin does not say which versions it supports: %s", unknowable, got)

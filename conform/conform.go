@@ -21,14 +21,17 @@ import (
 type Options struct {
 	BinDir    string         // where the plugins' programs are, and those that they delegate to
 	Conf      string         // path of the network configuration list (CNI 1.1, section 1)
+	Others    []string       // paths of lists of the same plugins for other versions of CNI; in a version without a list, Conf counts
 	StateDirs []string       // folders in which the plugins, or their daemons, keep files; nil: DefaultStateDir
 	HookDir   string         // programs "start" and "stop" of a daemon that the plugins need; "": none
 	Run       *regexp.Regexp // which checks; nil: all
 
+	Ifname  string        // the interface's name in a pod; "": DefaultIfname
 	Timeout time.Duration // how long a plugin may take for a call; 0: DefaultTimeout
 	Grace   time.Duration // how long a pod's things may stay after DEL; 0: DefaultGrace
 	Points  int           // at how many points a plugin is killed in a verb; 0: DefaultPoints
 	Churn   int           // how many pods come and go in the churn check; 0: DefaultChurn
+	Times   int           // how often a check is judged whose outcome is bad; 0: once
 
 	Progress func(Result)        // called with each result as it comes; may be nil
 	Repeat   func(string) string // returns the command that repeats the checks whose names match a pattern; may be nil
@@ -42,28 +45,43 @@ const (
 	DefaultChurn   = 500
 )
 
+// DefaultIfname is the name that pods' interfaces get.
+const DefaultIfname = "net0"
+
 // DefaultStateDir is where the reference plugins keep files.
 const DefaultStateDir = "/var/lib/cni"
 
 // Check is one obligation, or one way to leak.
 type Check struct {
-	Name string // "verb/what" or "leak/what"
-	Spec string // the section of the specification, or what else obliges
-	Says string // what the section says
+	Name string `json:"check"` // "verb/what" or "leak/what": it stays the same in later versions of the suite
+	Spec string `json:"spec"`  // the section of the specification, or what else obliges
+	Says string `json:"says"`  // what the section says
+
+	Level Level `json:"level"`           // how far that binds. Single findings of a check may be of another level
+	Early Level `json:"early,omitempty"` // how far it binds in versions below 1.0.0, if that is not Level
 
 	// Each says that the check is run once for each version that the plugins speak, and not
 	// only for the list's own. Since is the first version that the check is about.
-	Each  bool
-	Since string
+	Each  bool   `json:"each,omitempty"`
+	Since string `json:"since,omitempty"`
 	// Needs are the checks that have to hold before the suite judges this check: otherwise this
-	// check would find the same fault again.
-	Needs []string
+	// check would find the same fault again, or has nothing to go by.
+	Needs []string `json:"needs,omitempty"`
 
-	run func(*T)
+	Obligations []Obligation `json:"obligations,omitempty"` // what the check judges; none if it is only the suite's own. Checks fills it in
+
+	run   func(*T)
+	usual bool // run asks T.usual
 }
 
 // Checks returns all checks in the order in which they run.
-func Checks() []Check { return slices.Clone(checks) }
+func Checks() []Check {
+	all := slices.Clone(checks)
+	for i := range all {
+		all[i].Obligations = obligationsOf(all[i].Name)
+	}
+	return all
+}
 
 // Run judges what the options name. Its error is about the options or the machine; the faults of
 // the plugins are in the report. When the context ends, Run returns the context's
@@ -81,7 +99,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 			}
 			s.try(ctx, c, v, name)
 			if err := ctx.Err(); err != nil {
-				s.report.Took = time.Since(s.report.When)
+				s.report.Took, s.report.Interrupted = time.Since(s.report.When), true
 				return &s.report, err
 			}
 		}
@@ -133,27 +151,50 @@ func numbers(version string) []int {
 // result: what the suite saw then is not the plugin's fault.
 func (s *suite) try(ctx context.Context, c Check, version, name string) {
 	began := time.Now()
-	t := &T{suite: s, ctx: ctx, Version: version}
-	missing, why := s.missing(c, version)
-	if why != "" {
-		t.outcome, t.seen = Unsupported, []string{why}
-	} else {
+	once := func() *T {
+		t := &T{suite: s, ctx: ctx, Version: version, level: c.in(version)}
 		t.do(c)
+		t.outcome = cmp.Or(t.outcome, Pass)
+		return t
+	}
+	missing, why := s.missing(c, version)
+	t := &T{outcome: Unsupported, seen: []string{why}}
+	if why == "" {
+		t = once()
+		t.outcome, t.notes = rejudged(t.outcome, t.notes, s.Times, func() Outcome { return once().outcome })
 	}
 	if ctx.Err() != nil {
 		return
 	}
 	r := Result{
-		Check: name, Spec: c.Spec, Says: c.Says,
-		Outcome: cmp.Or(t.outcome, Pass), Needed: missing, Seen: t.seen, Notes: t.notes, Took: time.Since(began),
+		Check: name, Level: cmp.Or(t.worst, c.in(version)), Spec: c.Spec, Says: c.Says,
+		Outcome: t.outcome, Needed: missing, Seen: t.seen, Notes: t.notes, Took: time.Since(began),
 	}
-	if s.Repeat != nil && r.Outcome.Bad() {
+	if s.Repeat != nil && (r.Outcome.Bad() || r.Outcome == Flaky) {
 		r.Repeat = s.Repeat("^" + regexp.QuoteMeta(name) + "$")
 	}
 	s.report.Results = append(s.report.Results, r)
 	if s.Progress != nil {
 		s.Progress(r)
 	}
+}
+
+// rejudged judges a check whose outcome is bad anew, until it has been judged `times` times. The outcome is Flaky if it is bad at some times only, and a note
+// says at how many.
+func rejudged(first Outcome, notes []string, times int, judge func() Outcome) (Outcome, []string) {
+	if !first.Bad() || times < 2 {
+		return first, notes
+	}
+	bad := 1
+	for range times - 1 {
+		if judge().Bad() {
+			bad++
+		}
+	}
+	if bad == times {
+		return first, notes
+	}
+	return Flaky, append(notes, fmt.Sprintf("%s at %d of %d times", first, bad, times))
 }
 
 // missing returns why a check cannot be judged in a version, or "". If the reason is that
@@ -166,8 +207,11 @@ func (s *suite) missing(c Check, version string) (check, why string) {
 	for _, need := range needed(c) {
 		for _, r := range s.report.Results {
 			base, in, each := strings.Cut(r.Check, "@")
+			if base == need && base == "basic/attach" && r.Outcome == Unsupported {
+				return "", "not judged: " + strings.Join(r.Seen, "; ")
+			}
 			if base == need && r.Outcome.Bad() && (!each || in == version) {
-				return r.Check, fmt.Sprintf("not judged: %s does not hold (%s), and this check would find the same", r.Check, r.Outcome)
+				return r.Check, fmt.Sprintf("not judged: it needs %s, which does not hold (%s)", r.Check, r.Outcome)
 			}
 		}
 	}

@@ -17,10 +17,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/conform/internal/trial"
 )
 
-var must = nettest.Must
+var must = trial.Must
 
 // judgeEnv is an environment variable with an order as JSON. If it is set, the test program carries the
 // order out and writes the report.
@@ -32,7 +32,7 @@ var programs string
 // TestMain runs the tests in namespaces that play the machine, whose files the tests can write. To
 // judge, the tests run this program again, in other namespaces within these.
 func TestMain(m *testing.M) {
-	nettest.FindSystem()
+	trial.FindSystem()
 	what, mounts := os.Getenv(judgeEnv), furnish
 	if what == "" {
 		mounts = ownMounts
@@ -163,14 +163,25 @@ func planted(fault string) string {
 	switch fault {
 	case "addresses-used-up":
 		subnet = "10.8.0.0/26"
-	case "status-ignores-full":
+	case "status-ignores-full", "addresses-lost-without-netns":
 		subnet = "10.8.0.0/27" // which can be filled
+	}
+	switch {
+	case fault == "ipam-with-interfaces":
+		return withIPAM("", fault, subnet)
+	case slices.Contains(delegating, fault):
+		return withIPAM(fault, "ipam", subnet)
 	}
 	capabilities := ""
 	if fault == "" || strings.HasPrefix(fault, "rate-") || strings.HasPrefix(fault, "port-") {
 		capabilities = `, "capabilities": {"bandwidth": true, "portMappings": true}`
 	}
 	return fmt.Sprintf(`{"type": %q, "subnet": %q, "stateDir": "STATE"%s}`, program(fault), subnet, capabilities)
+}
+
+// withIPAM returns the configuration of the planted plugin with a fault, which delegates to one with another.
+func withIPAM(fault, ipam, subnet string) string {
+	return fmt.Sprintf(`{"type": %q, "subnet": %q, "stateDir": "STATE", "ipam": {"type": %q}}`, program(fault), subnet, program(ipam))
 }
 
 // program returns the name of the program under which the planted plugin has a fault.
@@ -180,8 +191,8 @@ func program(fault string) string { return strings.TrimSuffix("planted-"+fault, 
 // delegates to no plugin and has room for many pods, and the checks that need something
 // that not every machine has.
 var absent = []string{
-	"add/prev-result", "chain/check", "chain/del-one", "chain/failed-add", "gc/delegated",
-	"leak/daemon", "status/daemon", "status/delegated", "status/exhausted",
+	"add/delegated", "add/delegated-applied", "add/delegated-failed", "add/delegated-result", "add/delegated-stderr", "add/prev-result",
+	"chain/check", "chain/del-one", "chain/failed-add", "check/delegated", "del/delegated", "gc/delegated", "leak/daemon", "status/daemon", "status/delegated", "status/exhausted",
 }
 
 // A plugin has a fault in one version, and one check finds the fault. The checks that need this
@@ -224,6 +235,23 @@ func TestRight(t *testing.T) {
 	}
 }
 
+// A plugin that delegates, and its IPAM plugin, do all that they should.
+func TestDelegating(t *testing.T) {
+	t.Parallel()
+	passed := 0
+	for _, r := range judgedBy(t, withIPAM("", "ipam", "10.8.0.0/25"), "1.1.0", "delegated|^basic/attach|^check/well|^leak/(add-del|kill-add)|^add/(result|failed)|^gc/").Results {
+		if r.Outcome.Bad() {
+			t.Errorf("%s: %s: %s", r.Check, r.Outcome, strings.Join(r.Seen, "\n"))
+		}
+		if strings.Contains(r.Check, "delegated") && r.Outcome == Pass {
+			passed++
+		}
+	}
+	if passed < 9 {
+		t.Errorf("only %d checks of delegation pass", passed)
+	}
+}
+
 // A range with fewer addresses than the pods that the churn attaches at once is no leak.
 func TestSmallRange(t *testing.T) {
 	small := strings.Replace(planted(""), "/25", "/29", 1)
@@ -253,6 +281,9 @@ func TestChain(t *testing.T) {
 			t.Parallel()
 			second := strings.Replace(planted(fault), "{", `{"chained": true, `, 1)
 			for _, r := range judgedBy(t, planted("")+", "+second, "1.1.0", run).Results {
+				if strings.Contains(r.Check, "/delegated") { // the plugins delegate to nobody
+					continue
+				}
 				if r.Outcome.Bad() != (r.Check == caught) || fault == "" && r.Outcome != Pass {
 					t.Errorf("%s: %s: %s", r.Check, r.Outcome, strings.Join(r.Seen, "\n"))
 				}

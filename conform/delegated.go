@@ -12,7 +12,7 @@ import (
 
 // standIn takes the place of a plugin to which a plugin of the list delegates. If the stand-in is
 // called with a certain verb, it notes the call, and fails. It passes all other verbs on to the
-// real plugin.
+// real plugin. It keeps what it was given and, of the real plugin, what that has answered.
 type standIn struct {
 	plugin int    // index in the list of the plugin that delegates
 	name   string // the name of the plugin whose place the stand-in takes
@@ -23,7 +23,7 @@ type standIn struct {
 // standInFor makes a stand-in for the IPAM plugin of the first plugin that has an IPAM plugin
 // (CNI 1.1, section 1: "ipam"). If no plugin has one, standInFor ends the check.
 func (t *T) standInFor(verb string) *standIn {
-	for i, p := range t.suite.list.Plugins {
+	for i, p := range t.list().Plugins {
 		var ipam struct {
 			Type string `json:"type"`
 		}
@@ -37,14 +37,40 @@ func (t *T) standInFor(verb string) *standIn {
 		dir, err := os.MkdirTemp(t.scratch(), "stand-in-*")
 		t.must(err)
 		s := &standIn{plugin: i, name: ipam.Type, path: dir, mark: filepath.Join(dir, "called")}
-		script := fmt.Sprintf("#!/bin/sh\nif test \"$CNI_COMMAND\" = %s; then\n\t: >%s\n\techo '%s'\n\texit 1\nfi\nexec '%s'\n",
-			verb, s.mark, `{"cniVersion":"1.1.0","code":50,"msg":"not available","details":"this stand-in always says so"}`,
+		script := fmt.Sprintf(`#!/bin/sh
+at='%[1]s'/$CNI_COMMAND
+cat >"$at.in"
+env | grep ^CNI_ >"$at.env"
+echo %[2]s >&2
+if test "$CNI_COMMAND" = %[3]s; then
+	: >'%[4]s'
+	echo '%[5]s'
+	exit 1
+fi
+'%[6]s' <"$at.in" >"$at.out"
+code=$?
+cat "$at.out"
+exit $code
+`, dir, standInSays, verb, s.mark, `{"cniVersion":"1.1.0","code":50,"msg":"not available","details":"this stand-in always says so"}`,
 			strings.ReplaceAll(program, "'", `'\''`))
 		t.must(os.WriteFile(filepath.Join(dir, ipam.Type), []byte(script), 0o755))
 		return s
 	}
 	t.Unsupportedf("no plugin of the list delegates to an IPAM plugin")
 	return nil
+}
+
+// standInSays is what a stand-in writes to standard error.
+const standInSays = "conform-stand-in-says"
+
+// read returns what the stand-in was given at the last call of a verb ("in" by standard input, "env" in CNI_ variables), or what the real plugin has
+// answered ("out"); "" if there was no such call.
+func (s *standIn) read(verb, what string) string {
+	raw, err := os.ReadFile(filepath.Join(s.path, verb+"."+what))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(raw))
 }
 
 // called reports whether the stand-in was called with its verb.
@@ -55,7 +81,6 @@ func (s *standIn) called() bool {
 
 // scratch returns a folder on the node for the suite's own files.
 func (t *T) scratch() string {
-	dir := filepath.Join(volatile, "conform")
-	t.must(os.MkdirAll(dir, 0o755))
-	return dir
+	t.must(os.MkdirAll(suiteDir, 0o755))
+	return suiteDir
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	installed "github.com/berth-net/berth/test/programs"
+	"github.com/berth-net/berth/conform/internal/trial"
 )
 
 // faults are the faults of the planted plugin, with the checks that find each.
@@ -37,6 +37,39 @@ var faults = []struct {
 	{"file-left", []string{"leak/add-del"}},
 	{"masquerade-left", []string{"leak/add-del"}},
 	{"host-port-left", []string{"leak/add-del"}},
+	{"mtu-changed", []string{"leak/add-del"}},
+	{"queue-changed", []string{"leak/add-del"}},
+	{"group-changed", []string{"leak/add-del"}},
+	{"alias-changed", []string{"leak/add-del"}},
+	{"altname-left", []string{"leak/add-del"}},
+	{"promisc-changed", []string{"leak/add-del"}},
+	{"uplink-enslaved", []string{"leak/add-del"}},
+	{"link-sysctl-changed", []string{"leak/add-del"}},
+	{"neigh-sysctl-changed", []string{"leak/add-del"}},
+	{"ports-reserved", []string{"leak/add-del"}},
+	{"run-file-left", []string{"leak/add-del"}},
+	{"etc-file-left", []string{"leak/add-del"}},
+	{"shm-file-left", []string{"leak/add-del"}},
+	{"log-file-left", []string{"leak/add-del"}},
+	{"lib-file-left", []string{"leak/add-del"}},
+	{"tmp-file-left", []string{"leak/add-del"}},
+	{"mount-left", []string{"leak/add-del"}},
+	{"process-left", []string{"leak/add-del"}},
+	{"pod-process-left", []string{"leak/add-del"}},
+	{"shared-memory-left", []string{"leak/add-del"}},
+	{"semaphore-left", []string{"leak/add-del"}},
+	{"queue-left", []string{"leak/add-del"}},
+	{"nexthop-left", []string{"leak/add-del"}},
+	{"address-label-left", []string{"leak/add-del"}},
+	{"mptcp-left", []string{"leak/add-del"}},
+	{"xfrm-policy-left", []string{"leak/add-del"}},
+	{"fdb-left", []string{"leak/add-del"}},
+	{"multicast-left", []string{"leak/add-del"}},
+	{"tc-filter-left", []string{"leak/add-del"}},
+	{"tc-class-left", []string{"leak/add-del"}},
+	{"tcx-left", []string{"leak/add-del"}},
+	{"pin-left", []string{"leak/add-del"}},
+	{"xdp-changed", []string{"leak/add-del"}},
 	{"second-del-fails", []string{"del/idempotent"}},
 	{"prev-result-needed", []string{"del/without-prev-result"}},
 	{"del-needs-netns", []string{"del/without-netns"}},
@@ -64,12 +97,49 @@ var faults = []struct {
 	{"port-catches-others", []string{"ports/others"}},
 	{"port-flows-left", []string{"leak/conntrack"}},
 	{"addresses-used-up", []string{"leak/churn"}},
+	{"addresses-lost-without-netns", []string{"leak/churn-bare"}},
+	{"id-kept-without-netns", []string{"leak/no-netns"}},
+	{"check-leaves-file", []string{"leak/questions"}},
+	{"status-leaves-file", []string{"leak/questions"}},
+	{"version-leaves-file", []string{"leak/questions"}},
 	{"not-parallel", []string{"parallel/pods"}},
 	{"broken-at-once", []string{"parallel/pods"}},
 	{"hang-at-once", []string{"parallel/pods"}},
 	{"id-cut", []string{"limits/container-id"}},
 	{"ifname-not-in-key", []string{"parallel/same-pod"}},
+	{"version-needs-path", []string{"version/bare"}},
+	{"del-needs-no-ifname", []string{"errors/environment-later"}},
+	{"check-ignores-prev-result", []string{"check/prev-result"}},
+	{"check-prints", []string{"check/silent"}},
+	{"gc-prints", []string{"gc/silent"}},
+	{"gc-reads-old-key", []string{"gc/key"}},
+	{"args-refused", []string{"keys/args"}},
+	{"dns-reordered", []string{"keys/dns"}},
+	{"route-listed", []string{"add/routes"}},
+	{"mtu-lied", []string{"add/details"}},
+	{"priority-lied", []string{"add/details"}},
+	{"default-route-insisted", []string{"add/default-route"}},
+	{"delegate-without-args", []string{"add/delegated"}},
+	{"delegate-stderr-lost", []string{"add/delegated-stderr"}},
+	{"delegate-not-undone", []string{"add/delegated-failed"}},
+	{"ipam-with-interfaces", []string{"add/delegated-result"}},
+	{"ipam-address-ignored", []string{"add/delegated-applied"}},
+	{"check-not-delegated", []string{"check/delegated"}},
+	{"del-error-swallowed", []string{"del/delegated"}},
 }
+
+// delegating are the faults of a plugin that delegates to an IPAM plugin, and of that.
+var delegating = []string{
+	"delegate-without-args", "delegate-stderr-lost", "delegate-not-undone", "ipam-with-interfaces", "ipam-address-ignored", "check-not-delegated", "del-error-swallowed",
+}
+
+// byCommand are the faults for which the planted plugin runs commands of iproute2.
+var byCommand = []string{
+	"nexthop-left", "address-label-left", "mptcp-left", "xfrm-policy-left", "fdb-left", "multicast-left", "tc-filter-left", "tc-class-left",
+}
+
+// byRoot are the faults for which the planted plugin needs the machine's root.
+var byRoot = []string{"tcx-left", "pin-left", "xdp-changed"}
 
 // The checks that are about a fault find the fault, and no other check does.
 func TestFaults(t *testing.T) {
@@ -79,7 +149,13 @@ func TestFaults(t *testing.T) {
 	for _, f := range faults {
 		t.Run(f.fault, func(t *testing.T) {
 			if f.fault == "masquerade-left" {
-				installed.Need(t, "iptables") // the planted plugin runs it
+				trial.Need(t, "iptables") // the planted plugin runs it
+			}
+			if slices.Contains(byCommand, f.fault) {
+				trial.Need(t, "ip", "tc", "bridge")
+			}
+			if slices.Contains(byRoot, f.fault) {
+				trial.Root(t, "a user namespace has no eBPF")
 			}
 			t.Parallel()
 			var caught []string

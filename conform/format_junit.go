@@ -4,6 +4,7 @@ import (
 	"encoding/xml"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -53,14 +54,25 @@ type (
 	}
 )
 
-// writeJUnit writes a report for CI: fail and leak become failures, and unsupported becomes
-// skipped.
+// writeJUnit writes a report for CI: fail, leak and flaky become failures, and unsupported becomes
+// skipped, as do known failures. A known failure that passes is a failure.
 func (r *Report) writeJUnit(w io.Writer) error {
-	bad, skipped := r.Count(Fail)+r.Count(Leak), r.Count(Unsupported)
+	bad, skipped := len(r.Unexpected), r.Count(Unsupported)
+	for _, one := range r.Results {
+		switch {
+		case one.Known != nil:
+			skipped++
+		case one.faulty():
+			bad++
+		}
+	}
 	s := junitSuite{
-		Name: r.Network, Tests: len(r.Results), Failures: bad, Skipped: skipped,
+		Name: r.Network, Tests: len(r.Results) + len(r.Unexpected), Failures: bad, Skipped: skipped,
 		Time: seconds(r.Took), Timestamp: r.When.UTC().Format("2006-01-02T15:04:05"),
-		Properties: []junitProperty{{"conf", r.Conf}, {"cniVersion", r.Version}, {"kernel", r.Kernel}},
+		Properties: []junitProperty{
+			{"suite", r.Suite}, {"conf", r.Conf}, {"cniVersion", r.Version}, {"kernel", r.Kernel}, {"privilege", r.Privilege},
+			{"interrupted", strconv.FormatBool(r.Interrupted)},
+		},
 	}
 	for _, p := range r.Plugins {
 		s.Properties = append(s.Properties, junitProperty{"plugin " + p.Type, strings.Join(p.Versions, ", ")})
@@ -68,8 +80,14 @@ func (r *Report) writeJUnit(w io.Writer) error {
 	for _, one := range r.Results {
 		s.Cases = append(s.Cases, junitOf(one))
 	}
+	for _, k := range r.Unexpected {
+		verb, name, _ := strings.Cut(k.Check, "/")
+		s.Cases = append(s.Cases, junitCase{Class: "conform." + verb, Name: name + " is known to be bad", Time: seconds(0), Failure: &junitWhy{
+			Message: "the check passes, although it is known to be bad", Type: "unexpected pass", Text: k.words() + "\n",
+		}})
+	}
 	all := junitSuites{
-		Name: "berth conform", Tests: s.Tests, Failures: bad, Skipped: skipped, Time: s.Time, Suite: s,
+		Name: "cni-conform", Tests: s.Tests, Failures: bad, Skipped: skipped, Time: s.Time, Suite: s,
 	}
 	raw, err := xml.MarshalIndent(all, "", "  ")
 	if err != nil {
@@ -84,8 +102,10 @@ func junitOf(r Result) junitCase {
 	c := junitCase{Class: "conform." + verb, Name: name, Time: seconds(r.Took)}
 	seen := strings.Join(r.Seen, "\n")
 	switch {
-	case r.Outcome.Bad():
-		text := fmt.Sprintf("%s (%s)\n\n%s\n", r.Says, r.Spec, seen)
+	case r.Known != nil:
+		c.Skipped = &junitWhy{Message: "known: " + r.Known.words(), Type: "known", Text: seen + "\n"}
+	case r.faulty():
+		text := fmt.Sprintf("%s (%s; level %s)\n\n%s\n", r.Says, r.Spec, r.Level, seen)
 		if r.Repeat != "" {
 			text += "\nrepeat: " + r.Repeat + "\n"
 		}

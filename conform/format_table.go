@@ -4,12 +4,13 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 )
 
 // colours are the outcomes' colours in the terminal's own palette (ECMA-48, SGR).
-var colours = map[Outcome]string{Pass: "32", Fail: "31;1", Leak: "35;1", Unsupported: "2"}
+var colours = map[Outcome]string{Pass: "32", Fail: "31;1", Leak: "35;1", Flaky: "33;1", Unsupported: "2"}
 
 // writeTable writes a report for people: below each verb a line for each check, and below
 // each bad check the reasons.
@@ -28,20 +29,28 @@ func (r *Report) writeTable(w io.Writer, colour bool) error {
 	}
 	for _, verb := range verbs {
 		p.printf("\n%s\n", verb)
-		for _, one := range of[verb] {
-			p.result(one)
-		}
+		p.results(of[verb])
+	}
+	p.unexpected(r.Unexpected)
+	if r.Interrupted {
+		p.printf("\nInterrupted: not all checks have run.\n")
 	}
 	p.printf("\n%s\n", r.Summary())
 	_, err := io.WriteString(w, p.String())
 	return err
 }
 
-// Summary says in a line how many results have each outcome, and how long the run took.
+// Summary says in a line how many results have each outcome, how many of these are known to be bad, and how long the run took.
 func (r *Report) Summary() string {
 	counts := make([]string, 0, 4)
-	for _, o := range []Outcome{Fail, Leak, Pass, Unsupported} {
+	for _, o := range []Outcome{Fail, Leak, Flaky, Pass, Unsupported} {
+		if o == Flaky && r.Count(o) == 0 {
+			continue
+		}
 		counts = append(counts, fmt.Sprintf("%d %s", r.Count(o), o))
+		if n := r.known(o); n > 0 {
+			counts[len(counts)-1] += fmt.Sprintf(" (%d of them known)", n)
+		}
 	}
 	if n := r.NotJudged(); n > 0 {
 		counts[len(counts)-1] += fmt.Sprintf(" (%d of them not judged)", n)
@@ -70,6 +79,26 @@ func (p *page) head(r *Report) {
 	}
 }
 
+// results writes the results of a group. Those that were not judged for the same reason have one line: of a plugin that attaches nothing they would bury what
+// is bad.
+func (p *page) results(all []Result) {
+	for len(all) > 0 {
+		same := slices.DeleteFunc(slices.Clone(all), func(r Result) bool { return !r.notJudged() || !slices.Equal(r.Seen, all[0].Seen) })
+		if len(same) < 2 {
+			p.result(all[0])
+			all = all[1:]
+			continue
+		}
+		p.result(Result{Check: fmt.Sprintf("/%d checks", len(same)), Outcome: Unsupported, Seen: same[0].Seen})
+		all = slices.DeleteFunc(slices.Clone(all), func(r Result) bool { return r.notJudged() && slices.Equal(r.Seen, same[0].Seen) })
+	}
+}
+
+// notJudged reports whether a check was not made because of another check's result.
+func (r Result) notJudged() bool {
+	return r.Outcome == Unsupported && len(r.Seen) == 1 && strings.HasPrefix(r.Seen[0], "not judged: ")
+}
+
 // result writes a check's line, and the lines below it.
 func (p *page) result(r Result) {
 	outcome := fmt.Sprintf("%-11s", r.Outcome)
@@ -82,13 +111,27 @@ func (p *page) result(r Result) {
 		p.printf("  %s", plain(strings.Join(r.Seen, "; ")))
 	}
 	p.printf("\n")
-	if r.Outcome.Bad() {
+	if r.faulty() {
 		p.below("says", r.Says+" ("+r.Spec+")")
+		p.below("level", string(r.Level)+", "+r.Level.words())
 		p.below("seen", strings.Join(r.Seen, "\n"))
 	}
 	p.below("note", strings.Join(r.Notes, "\n"))
-	if r.Outcome.Bad() {
+	if r.faulty() {
 		p.below("repeat", r.Repeat)
+	}
+	if r.Known != nil {
+		p.below("known", r.Known.words())
+	}
+}
+
+// unexpected says which checks pass that are known to be bad.
+func (p *page) unexpected(all []Known) {
+	for i, k := range all {
+		if i == 0 {
+			p.printf("\nThese pass, although they are known to be bad: take them from the list of known failures.\n")
+		}
+		p.printf("  %s: %s\n", k.Check, plain(k.words()))
 	}
 }
 

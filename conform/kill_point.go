@@ -32,14 +32,14 @@ func (t *T) points(verb string) []point {
 	t.Warm() // the calls for the node's first pod may differ
 	var all []point
 	a := t.NewAttachment()
-	for i := range t.suite.list.Plugins {
+	for i := range t.list().Plugins {
 		got := t.measured(verb, "ADD", i, a, &all)
 		if !got.OK() {
 			t.Fatalf("an ordinary ADD fails: %s", got)
 		}
 		a.Result = got.Stdout
 	}
-	for i := len(t.suite.list.Plugins) - 1; i >= 0; i-- {
+	for i := len(t.list().Plugins) - 1; i >= 0; i-- {
 		if got := t.measured(verb, "DEL", i, a, &all); !got.OK() {
 			t.Fatalf("an ordinary DEL fails: %s", got)
 		}

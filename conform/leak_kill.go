@@ -3,12 +3,12 @@ package conform
 // killChecks kill plugins in the middle of a call.
 var killChecks = []Check{
 	{
-		Name: "leak/kill-add", Spec: "CNI 1.1.0, section 2, DEL: even if state is missing (it should), and section 3, Lifecycle & Ordering",
+		Name: "leak/kill-add", Level: Should, Spec: "CNI 1.1.0, section 2, DEL: even if state is missing, and section 3, Lifecycle & Ordering",
 		Says:  "the DEL after an ADD that was killed half-way cleans up what that ADD left",
 		Needs: []string{"del/never-added"}, run: leakKillAdd,
 	},
 	{
-		Name: "leak/kill-del", Spec: "CNI 1.1.0, section 2, DEL: even if state is missing (it should)",
+		Name: "leak/kill-del", Level: Should, Spec: "CNI 1.1.0, section 2, DEL: even if state is missing",
 		Says:  "a repeated DEL cleans up what a DEL that was killed half-way left",
 		Needs: []string{"leak/add-del", "del/idempotent"}, run: leakKillDel,
 	},

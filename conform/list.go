@@ -1,16 +1,19 @@
 package conform
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"slices"
 )
 
 // List is a network configuration list (CNI 1.1, section 1).
 type List struct {
+	Path    string // its file's
 	Name    string
 	Version string
 	Plugins []Plugin
@@ -35,6 +38,7 @@ func readList(path string) (*List, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
+	l.Path = path
 	return l, nil
 }
 
@@ -78,11 +82,15 @@ func parseList(raw []byte) (*List, error) {
 }
 
 // Conf returns a plugin's configuration as a runtime derives it from the list (CNI 1.1,
-// section 3). keys replaces keys of the list or adds to them; a nil value removes a key.
+// section 3). keys replaces keys of the list or adds to them; a nil value removes a key. Another cniVersion is that of the
+// configurations inside of the plugin's, too: a meta-plugin passes these on to the plugins to which it delegates.
 func (l *List) Conf(plugin int, keys map[string]any) []byte {
 	conf := map[string]any{}
+	version, other := keys["cniVersion"].(string)
 	for k, v := range l.Plugins[plugin].Keys {
-		conf[k] = v
+		if conf[k] = v; other && version != l.Version {
+			conf[k] = inVersion(v, version)
+		}
 	}
 	delete(conf, "capabilities")
 	conf["name"], conf["cniVersion"] = l.Name, l.Version
@@ -96,6 +104,76 @@ func (l *List) Conf(plugin int, keys map[string]any) []byte {
 		panic(err)
 	}
 	return raw
+}
+
+// inVersion returns a JSON value in which each "cniVersion" is another one. A value without any stays as it is, to the letter.
+func inVersion(raw json.RawMessage, version string) json.RawMessage {
+	if !bytes.Contains(raw, []byte(`"cniVersion"`)) {
+		return raw
+	}
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	var one any
+	if d.Decode(&one) != nil {
+		return raw
+	}
+	walk(one, func(v any) {
+		if m, ok := v.(map[string]any); ok && m["cniVersion"] != nil {
+			m["cniVersion"] = version
+		}
+	})
+	out, err := json.Marshal(one)
+	if err != nil {
+		return raw
+	}
+	return out
+}
+
+// names reports whether an address stands in the list as the address of an interface: alone, or with the length of a prefix in which it is not the
+// first address.
+func (l *List) names(addr net.IP) bool {
+	for _, p := range l.Plugins {
+		for _, raw := range p.Keys {
+			if slices.ContainsFunc(texts(raw), func(text string) bool {
+				if ip, subnet, err := net.ParseCIDR(text); err == nil {
+					return ip.Equal(addr) && !subnet.IP.Equal(addr)
+				}
+				return net.ParseIP(text).Equal(addr)
+			}) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// texts returns all strings in a JSON value.
+func texts(raw json.RawMessage) (all []string) {
+	var one any
+	if json.Unmarshal(raw, &one) != nil {
+		return nil
+	}
+	walk(one, func(v any) {
+		if text, ok := v.(string); ok {
+			all = append(all, text)
+		}
+	})
+	return all
+}
+
+// walk calls see with a JSON value and with every value in it.
+func walk(v any, see func(any)) {
+	see(v)
+	switch v := v.(type) {
+	case []any:
+		for _, one := range v {
+			walk(one, see)
+		}
+	case map[string]any:
+		for _, one := range v {
+			walk(one, see)
+		}
+	}
 }
 
 // runtimeConfig returns those of the runtime's arguments for which the plugin declares a capability.

@@ -2,6 +2,7 @@ package conform
 
 import (
 	"encoding/json"
+	"net"
 	"strings"
 	"testing"
 )
@@ -43,6 +44,35 @@ func TestConf(t *testing.T) {
 	}
 	if got := l.Plugins[0].runtimeConfig(map[string]any{"ips": nil}); got != nil {
 		t.Errorf("runtimeConfig is %v, and nothing of it is declared", got)
+	}
+}
+
+// In another version, the configurations inside of a plugin's are in that version, too, and a prevResult stays as it is.
+func TestConfOfMetaPlugin(t *testing.T) {
+	l, err := parseList([]byte(`{"name": "n", "cniVersion": "1.0.0", "plugins": [{"type": "meta", "big": 12345678901234567890,
+		"delegates": [{"cniVersion": "0.3.1", "type": "a"}, {"cniVersion": "1.0.0", "plugins": [{"type": "b"}]}]}]}`))
+	must(t, err)
+	const prev = `{"cniVersion":"1.0.0"}`
+	for version, want := range map[string]string{
+		"1.0.0": `"delegates":[{"cniVersion":"0.3.1","type":"a"},{"cniVersion":"1.0.0","plugins":[{"type":"b"}]}]`,
+		"1.1.0": `"delegates":[{"cniVersion":"1.1.0","type":"a"},{"cniVersion":"1.1.0","plugins":[{"type":"b"}]}]`,
+	} {
+		got := string(l.Conf(0, map[string]any{"cniVersion": version, "prevResult": json.RawMessage(prev)}))
+		if !strings.Contains(got, want) || !strings.Contains(got, `"prevResult":`+prev) || !strings.Contains(got, "12345678901234567890") {
+			t.Errorf("%s: %s", version, got)
+		}
+	}
+}
+
+// An address of an interface that stands in the list is every pod's.
+func TestListNames(t *testing.T) {
+	l, err := parseList([]byte(`{"name": "n", "cniVersion": "1.0.0", "plugins": [{"type": "a", "ipam": {"type": "static",
+		"addresses": [{"address": "10.1.0.7/24"}, {"address": "fd00::7"}], "subnet": "10.2.0.0/24"}}]}`))
+	must(t, err)
+	for addr, want := range map[string]bool{"10.1.0.7": true, "fd00::7": true, "10.2.0.0": false, "10.1.0.0": false, "10.1.0.8": false} {
+		if got := l.names(net.ParseIP(addr)); got != want {
+			t.Errorf("%s: %t", addr, got)
+		}
 	}
 }
 

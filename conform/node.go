@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/berth-net/berth/conform/oracle"
 )
 
 // Node is a node that plugins run on: a network namespace in place of the host's, and state
@@ -22,6 +20,7 @@ type Node struct {
 	fd    int // the network namespace
 	world int // the network namespace behind the uplinks
 	store *store
+	bare  []string // the mount points of a node on which no plugin has run yet
 
 	queue *queue // limits calls that run at the same time; nil: calls run one by one
 
@@ -48,6 +47,9 @@ func (n *Node) boot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if n.bare, err = mountPoints(); err != nil {
+		return err
+	}
 	if n.world, err = newNetns(); err != nil {
 		return err
 	}
@@ -62,41 +64,6 @@ func (n *Node) boot(ctx context.Context) error {
 
 // Do runs a function in the node's network namespace.
 func (n *Node) Do(f func() error) error { return inside(n.fd, f) }
-
-// Look returns what the oracle sees on the node: everything in its network namespace, the
-// files in the state folders and which containers they mention, and the paths of namespaces
-// other than pods'.
-func (n *Node) Look() (oracle.State, error) {
-	var all oracle.State
-	err := n.Do(func() error {
-		seen, err := oracle.Look()
-		all = seen
-		return err
-	})
-	if err != nil {
-		return all, err
-	}
-	for _, dir := range append([]string{netnsDir}, n.suite.StateDirs...) {
-		files, err := oracle.Files(dir)
-		if err != nil {
-			return all, fmt.Errorf("looking into %s: %w", dir, err)
-		}
-		all = all.And(files.Below(dir))
-	}
-	for _, dir := range n.suite.StateDirs {
-		mentions, err := oracle.Mentions(dir, anyID)
-		if err != nil {
-			return all, fmt.Errorf("reading in %s: %w", dir, err)
-		}
-		all = all.And(mentions)
-	}
-	mounts, err := oracle.Mounts()
-	if err != nil {
-		return all, err
-	}
-	all = all.And(mounts.But([]string{"mount " + netnsDir + "/"})) // Files lists these already
-	return all.But(n.podFiles()), nil
-}
 
 // podFiles returns the beginnings of the oracle's lines about the suite's own pods.
 func (n *Node) podFiles() []string {
@@ -124,7 +91,7 @@ func (n *Node) Reboot(ctx context.Context) error {
 	return n.boot(ctx)
 }
 
-// powerOff ends processes and namespaces.
+// powerOff ends processes and namespaces, and what else plugins have made that a reboot ends.
 func (n *Node) powerOff() error {
 	_ = unix.Kill(-1, unix.SIGKILL) // ESRCH: there is no process
 	var errs []error
@@ -138,7 +105,7 @@ func (n *Node) powerOff() error {
 			*fd = -1
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, unmountBut(n.bare), removeShared())...)
 }
 
 // close ends a node.
@@ -152,11 +119,11 @@ const hookTime = 30 * time.Second
 
 // Hook runs the hook program of that name on the node, if there is such a program.
 func (n *Node) Hook(ctx context.Context, name string) error {
-	path, scratch := filepath.Join(n.suite.HookDir, name), filepath.Join(volatile, "conform")
+	path := filepath.Join(n.suite.HookDir, name)
 	if _, err := os.Stat(path); n.suite.HookDir == "" || err != nil || n.fd < 0 {
 		return nil
 	}
-	if err := os.MkdirAll(scratch, 0o755); err != nil {
+	if err := os.MkdirAll(suiteDir, 0o755); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, hookTime)
@@ -165,7 +132,7 @@ func (n *Node) Hook(ctx context.Context, name string) error {
 		cmd := exec.CommandContext(ctx, path)
 		cmd.Env = append(os.Environ(), "CNI_PATH="+n.suite.BinDir)
 		cmd.Dir = "/"
-		out, err := os.CreateTemp(scratch, "hook-*") // a daemon would hold a pipe open
+		out, err := os.CreateTemp(suiteDir, "hook-*") // a daemon would hold a pipe open
 		if err != nil {
 			return err
 		}

@@ -6,15 +6,21 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// cover mounts an overlay over the folder dir. Changes in dir go to the folder /run/conform/NAME in the
-// suite's own /run, where NAME is the parameter name. File systems that are mounted below dir stay
+// overlayAt returns the folder, in the suite's own /run, of the overlay with a number.
+func overlayAt(number int) string { return filepath.Join(suiteDir, strconv.Itoa(number)) }
+
+// upper returns where an overlay keeps what was changed. overlay is the folder of overlayAt.
+func upper(overlay string) string { return filepath.Join(overlay, "upper") }
+
+// cover mounts an overlay over the folder dir. Changes in dir go to the folder `at`. File systems that are mounted below dir stay
 // mounted.
-func cover(dir, name string) error {
+func cover(dir, at string) error {
 	below, err := cloneMounts(dir)
 	defer func() {
 		for _, m := range below {
@@ -24,7 +30,7 @@ func cover(dir, name string) error {
 	if err != nil {
 		return err
 	}
-	if err := mountOverlay(dir, filepath.Join(volatile, "conform", name)); err != nil {
+	if err := mountOverlay(dir, at); err != nil {
 		return fmt.Errorf("mounting an overlay over %s: %w", dir, err)
 	}
 	for _, m := range below {
@@ -42,7 +48,7 @@ func mountOverlay(dir, at string) error {
 	if err != nil {
 		return err
 	}
-	work, upper := filepath.Join(at, "work"), filepath.Join(at, "upper")
+	work, upper := filepath.Join(at, "work"), upper(at)
 	for _, d := range []string{work, upper} {
 		if err := os.RemoveAll(d); err != nil {
 			return err

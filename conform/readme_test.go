@@ -12,7 +12,7 @@ var update = flag.Bool("update", false, "write the list of checks into README.md
 
 // The list of checks in README.md is that of Checks.
 func TestReadme(t *testing.T) {
-	const file, heading, after = "README.md", "| check | says |\n|---|---|\n", "\n`conform.Checks()`"
+	const file, heading, after = "README.md", "| check | level | says |\n|---|---|---|\n", "\n`conform.Checks()`"
 	raw, err := os.ReadFile(file)
 	must(t, err)
 	before, rest, found := strings.Cut(string(raw), heading)
@@ -22,7 +22,7 @@ func TestReadme(t *testing.T) {
 	}
 	var lines strings.Builder
 	for _, c := range Checks() {
-		fmt.Fprintf(&lines, "| `%s` | %s |\n", c.Name, c.Says)
+		fmt.Fprintf(&lines, "| `%s` | %s | %s |\n", c.Name, levels(c), c.Says)
 	}
 	want := before + heading + lines.String() + after + rest
 	switch {
@@ -30,8 +30,16 @@ func TestReadme(t *testing.T) {
 	case *update:
 		must(t, os.WriteFile(file, []byte(want), 0o644))
 	default:
-		t.Errorf("the list of checks in %s is not that of Checks(); run: go test ./conform -run TestReadme -update", file)
+		t.Errorf("the list of checks in %s is not that of Checks(); run: go -C conform test . -run TestReadme -update", file)
 	}
+}
+
+// levels says how far a check binds.
+func levels(c Check) string {
+	if c.Early == "" {
+		return string(c.Level)
+	}
+	return fmt.Sprintf("%s (0.4.0: %s)", c.Level, c.Early)
 }
 
 // Each check is complete, and needs only checks that run before it.

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-net/berth/conform/internal/trial"
 	"github.com/berth-net/berth/conform/oracle"
-	"github.com/berth-net/berth/internal/nettest"
 )
 
 // TestHostIsUntouched looks at the machine (here the namespaces that the tests run in, with
@@ -24,7 +24,7 @@ func TestHostIsUntouched(t *testing.T) {
 	must(t, os.WriteFile("/run/marker", nil, 0o644))
 	// If something writes to these folders after all, it does not write to the real ones.
 	for _, dir := range []string{"/usr/local", "/opt", "/home", "/root", "/srv", "/mnt", "/var/lib", "/var/log", "/var/tmp", "/dev/shm"} {
-		nettest.Mount(t, dir, "mode=0755")
+		trial.Mount(t, dir, "mode=0755")
 	}
 	before, mounts := machine(t), mountinfo(t)
 	for _, fault := range []string{"file-left", "rule-left", "strays"} {
@@ -75,13 +75,13 @@ func TestCover(t *testing.T) {
 		path := filepath.Join(dir, d)
 		must(t, os.MkdirAll(path, 0o755))
 		if d != "plain" {
-			nettest.Mount(t, path, "mode=0755")
+			trial.Mount(t, path, "mode=0755")
 		}
 		must(t, os.WriteFile(filepath.Join(path, "file"), []byte(d), 0o644))
 	}
 	must(t, os.Chmod(dir, 0o777|os.ModeSticky))
 	before := mountinfo(t)
-	must(t, cover(dir, "test"))
+	must(t, cover(dir, filepath.Join(suiteDir, "test")))
 	for _, d := range []string{"plain", "mount", "mount-2", "mount/in it"} {
 		if raw, err := os.ReadFile(filepath.Join(dir, d, "file")); string(raw) != d {
 			t.Errorf("under the overlay the file of %s has %q (%v)", d, raw, err)
@@ -200,7 +200,7 @@ func TestInterrupted(t *testing.T) {
 	const start = "#!/bin/sh\necho >>/run/conform/nodes\ntest $(wc -l </run/conform/nodes) -lt 3 || { kill -INT 1; exec sleep 30; }\n"
 	must(t, os.WriteFile(filepath.Join(dir, "start"), []byte(start), 0o755))
 	report := judgedBy(t, planted(""), "1.1.0", "^basic/|^version/", dir)
-	if len(report.Results) != 1 || report.Results[0].Outcome != Pass {
+	if len(report.Results) != 1 || report.Results[0].Outcome != Pass || !report.Interrupted {
 		t.Errorf("results are %+v, not just that of the check that had ended", report.Results)
 	}
 }

@@ -2,7 +2,7 @@ package conform
 
 // secondChecks are about something that many checks need: two pods at the same time.
 var secondChecks = []Check{{
-	Name: "basic/second-pod", Spec: "CNI 1.1.0, section 3, Lifecycle & Ordering",
+	Name: "basic/second-pod", Level: Must, Spec: "CNI 1.1.0, section 3, Lifecycle & Ordering",
 	Says:  "a pod can be attached while another one is attached",
 	Needs: []string{"basic/attach"}, run: func(t *T) { t.needSecondPod() },
 }}

@@ -24,9 +24,10 @@ const pins = "/sys/fs/bpf"
 // store makes folders that plugins can write on a node, although all of the machine's own
 // folders are read-only.
 type store struct {
-	mounted []string         // in the order of mounting
-	pinned  bool             // an empty file system for pins is mounted as well
-	denied  map[string]error // by folder, why the folder cannot have an overlay
+	mounted  []string         // in the order of mounting
+	overlays []string         // the first of mounted; what is written to the one with index N is in upper(N)
+	pinned   bool             // an empty file system for pins is mounted as well
+	denied   map[string]error // by folder, why the folder cannot have an overlay
 }
 
 // openStore gives a node empty state folders. Each is a tmpfs, mounted in an overlay over
@@ -37,12 +38,13 @@ type store struct {
 func openStore(dirs []string) (*store, error) {
 	s := &store{denied: map[string]error{}}
 	for _, dir := range toCover(dirs) {
-		if err := cover(dir, fmt.Sprint(len(s.mounted))); err != nil {
+		if err := cover(dir, overlayAt(len(s.mounted))); err != nil {
 			s.denied[dir] = err
 		} else {
 			s.mounted = append(s.mounted, dir)
 		}
 	}
+	s.overlays = slices.Clone(s.mounted)
 	for _, dir := range slices.Sorted(slices.Values(dirs)) { // a folder comes before those within it
 		if err := s.open(dir); err != nil {
 			return nil, errors.Join(fmt.Errorf("making an empty %s: %w", dir, err), s.close())
@@ -150,7 +152,7 @@ func rebootRun() error {
 	}
 	var errs []error
 	for _, e := range entries {
-		if path := filepath.Join(volatile, e.Name()); path != netnsDir && e.Name() != "conform" {
+		if path := filepath.Join(volatile, e.Name()); path != netnsDir && path != suiteDir {
 			errs = append(errs, os.RemoveAll(path))
 		}
 	}

@@ -4,12 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/conform/oracle"
 )
@@ -23,11 +20,16 @@ type T struct {
 	Version string
 
 	ids     int
+	level   Level // of the obligation that is judged now
+	worst   Level // the strictest level of a finding; "": no finding
 	outcome Outcome
 	seen    []string
 	notes   []string
 	serving []io.Closer // sockets of the check's own servers
 }
+
+// list returns the list whose plugins the check calls.
+func (t *T) list() *List { return t.suite.listOf(t.Version) }
 
 // stop is the value of the panic that ends a check early.
 type stop struct{}
@@ -35,6 +37,9 @@ type stop struct{}
 // do runs a check. If the suite itself fails, the outcome is unsupported: no plugin is
 // blamed for that.
 func (t *T) do(c Check) {
+	if c.usual {
+		t.learnUsual()
+	}
 	var err error
 	if t.Node, err = t.suite.newNode(t.ctx); err != nil {
 		t.outcome, t.seen = Unsupported, []string{"the suite could not make a node: " + err.Error()}
@@ -64,18 +69,6 @@ func (t *T) anotherNode() {
 	n, err := t.suite.newNode(t.ctx)
 	t.must(err)
 	t.Node = n
-}
-
-// noteReadOnly notes which folders can be written, if a bad outcome mentions EROFS: the
-// plugin may have expected to write to other folders.
-func (t *T) noteReadOnly() {
-	if !t.outcome.Bad() || !strings.Contains(strings.ToLower(strings.Join(t.seen, "\n")), unix.EROFS.Error()) {
-		return
-	}
-	t.Notef("here plugins can write only to these folders of the machine: %s; --state-dir adds others", strings.Join(t.store.writable(), ", "))
-	for _, dir := range slices.Sorted(maps.Keys(t.store.denied)) {
-		t.Notef("%v", t.store.denied[dir])
-	}
 }
 
 // Failf reports an obligation that a plugin does not meet; the check goes on.
@@ -108,6 +101,9 @@ func (t *T) Notef(format string, args ...any) {
 func (t *T) found(o Outcome, format string, args ...any) {
 	if t.outcome == "" {
 		t.outcome = o
+	}
+	if o.Bad() && (t.worst == "" || t.level.Within(t.worst)) {
+		t.worst = t.level
 	}
 	t.seen = append(t.seen, fmt.Sprintf(format, args...))
 }
@@ -148,7 +144,7 @@ func (t *T) Warm() oracle.State {
 
 // needCapability ends the check if no plugin of the list declares a capability.
 func (t *T) needCapability(name string) {
-	if !slices.ContainsFunc(t.suite.list.Plugins, func(p Plugin) bool { return slices.Contains(p.Capabilities, name) }) {
+	if !slices.ContainsFunc(t.list().Plugins, func(p Plugin) bool { return slices.Contains(p.Capabilities, name) }) {
 		t.Unsupportedf("no plugin of the list declares the capability %s", name)
 	}
 }
@@ -188,21 +184,47 @@ func (t *T) WantNothingNew(before oracle.State, after string) {
 			}
 			return
 		case waited > t.suite.Grace:
-			t.Leakf("after %s these are left:\n%s", after, some(left, 20))
+			t.Leakf("after %s these are left:\n%s", after, some(brief(left), 20))
 			return
 		}
 		time.Sleep(poll)
 	}
 }
 
+// brief returns the oracle's lines about new things as a report has them: of a new file it is enough that it is there, and not whom it mentions.
+func brief(lines []string) []string {
+	return slices.DeleteFunc(slices.Clone(lines), func(line string) bool {
+		path, mention := strings.CutPrefix(line, "file-content ")
+		path, _, _ = strings.Cut(path, " mentions ")
+		return mention && slices.Contains(lines, "file "+path)
+	})
+}
+
+// wantNothingNew is WantNothingNew for one of several steps. It returns the state before the
+// next step, so that the check reports things that one step has left only once.
+func (t *T) wantNothingNew(before oracle.State, after string) oracle.State {
+	t.WantNothingNew(before, after)
+	return t.Seen()
+}
+
+// standing is what there was before a call that has to spare it.
+type standing struct {
+	node   oracle.State
+	a      *Attachment
+	linked bool // the attachment's interface was there: a plugin that makes none, such as loopback, cannot lose it
+}
+
+// standing returns what there is on the node and of an attachment.
+func (t *T) standing(a *Attachment) standing { return standing{t.Seen(), a, t.linkNow(a) != nil} }
+
 // wantSpared fails unless everything that was there before is still there, and the attachment's
 // interface as well. who names the call that should have spared these things, and whose names
 // their owner.
-func (t *T) wantSpared(before oracle.State, a *Attachment, who, whose string) {
-	if gone := t.Seen().New(before); len(gone) > 0 {
+func (t *T) wantSpared(before standing, who, whose string) {
+	if gone := t.Seen().New(before.node); len(gone) > 0 {
 		t.Failf("%s removed these from %s:\n%s", who, whose, some(gone, 20))
 	}
-	if t.linkNow(a) == nil {
+	if before.linked && t.linkNow(before.a) == nil {
 		t.Failf("%s removed the interface of %s", who, whose)
 	}
 }

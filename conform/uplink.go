@@ -24,7 +24,8 @@ const (
 func (n *Node) furnish() error {
 	err := n.Do(func() error {
 		for i, name := range []string{Uplink, Spare} {
-			peer := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: "w" + name, PeerNamespace: netlink.NsFd(n.world)}
+			mac := net.HardwareAddr{0x02, 0, 0, 0, 0xc0, byte(i)} // the same after a reboot, as a card's
+			peer := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, HardwareAddr: mac}, PeerName: "w" + name, PeerNamespace: netlink.NsFd(n.world)}
 			if err := netlink.LinkAdd(peer); err != nil {
 				return fmt.Errorf("making %s: %w", name, err)
 			}

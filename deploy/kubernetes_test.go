@@ -5,6 +5,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -118,22 +119,93 @@ func judge(t *testing.T, manifest string, rights map[string][]string, networks b
 	}
 }
 
-// What takes Berth from a node is of the same image as what has put it there, and looks in the same folders.
-func TestRemove(t *testing.T) {
-	lines := func(file, of string) (all []string) {
-		raw, err := os.ReadFile(file)
-		nettest.Must(t, err)
-		for line := range strings.Lines(string(raw)) {
-			if line = strings.TrimSpace(line); strings.Contains(line, of) && !strings.HasPrefix(line, "#") {
-				all = append(all, line)
+// taker is what the test wants to know of a pod that takes Berth from a node, and of a DaemonSet's pod.
+type taker struct {
+	HostPID        bool             `yaml:"hostPID"`
+	InitContainers []map[string]any `yaml:"initContainers"`
+	Containers     []map[string]any
+	Volumes        []map[string]any
+}
+
+// takerOf returns the pod of a manifest.
+func takerOf(t *testing.T, manifest string) taker {
+	t.Helper()
+	raw, err := os.ReadFile("kubernetes/" + manifest)
+	nettest.Must(t, err)
+	for dec := yaml.NewDecoder(strings.NewReader(string(raw))); ; {
+		var o struct {
+			Kind string
+			Spec struct {
+				taker    `yaml:",inline"`
+				Template struct{ Spec taker }
 			}
 		}
-		slices.Sort(all)
-		return slices.Compact(all)
+		nettest.Must(t, dec.Decode(&o))
+		switch o.Kind {
+		case "Pod":
+			return o.Spec.taker
+		case "DaemonSet":
+			return o.Spec.Template.Spec
+		}
 	}
-	for _, of := range []string{"image: ", "hostPath: "} {
-		if puts, takes := lines("kubernetes/berth.yaml", of), lines("kubernetes/remove.yaml", of); len(puts) == 0 || !slices.Equal(puts, takes) {
-			t.Errorf("berth.yaml has %q, and remove.yaml %q", puts, takes)
+}
+
+// named returns what has a name in a list.
+func named(t *testing.T, list []map[string]any, name string) map[string]any {
+	t.Helper()
+	for _, of := range list {
+		if of["name"] == name {
+			return of
+		}
+	}
+	t.Fatalf("nothing has the name %s", name)
+	return nil
+}
+
+// What takes Berth from a node is of the same image as what has put it there, and looks in the same folders. Where pods could have several
+// networks, it has the same berth-runner, which ends with the rest, and sees the files of which the agent has to give back some.
+func TestRemove(t *testing.T) {
+	for manifest, puts := range map[string]taker{"remove.yaml": takerOf(t, "berth.yaml"), "remove-networks.yaml": takerOf(t, "networks.yaml")} {
+		takes := takerOf(t, manifest)
+		for _, c := range slices.Concat(takes.InitContainers, takes.Containers) {
+			if c["image"] != puts.Containers[0]["image"] {
+				t.Errorf("container %s of %s has the image %s", c["name"], manifest, c["image"])
+			}
+		}
+		for _, v := range takes.Volumes {
+			of := puts
+			if v["name"] == "former" { // of which an agent has no need without networks
+				of = takerOf(t, "networks.yaml")
+			}
+			if was := named(t, of.Volumes, v["name"].(string)); !reflect.DeepEqual(v, was) {
+				t.Errorf("%s has %v, and not %v", manifest, v, was)
+			}
+		}
+		for _, v := range takerOf(t, "berth.yaml").Volumes {
+			if v["hostPath"] != nil {
+				named(t, takes.Volumes, v["name"].(string))
+			}
+		}
+	}
+	puts, takes, plain := takerOf(t, "networks.yaml"), takerOf(t, "remove-networks.yaml"), takerOf(t, "remove.yaml")
+	runner := named(t, takes.InitContainers, "berth-runner")
+	if runner["restartPolicy"] != "Always" || !takes.HostPID || takes.InitContainers[0]["name"] != "berth-runner" {
+		t.Errorf("berth-runner does not run beside the others: %v", runner)
+	}
+	delete(runner, "restartPolicy")
+	if was := named(t, puts.Containers, "berth-runner"); !reflect.DeepEqual(runner, was) {
+		t.Errorf("berth-runner is %v, and was %v", runner, was)
+	}
+	if !reflect.DeepEqual(takes.InitContainers[1:], plain.InitContainers) || plain.HostPID {
+		t.Errorf("remove-networks.yaml has %v, and remove.yaml %v", takes.InitContainers, plain.InitContainers)
+	}
+	agent := named(t, puts.Containers, "berthd")["volumeMounts"].([]any)
+	for _, file := range []string{"former", "device-info"} { // in which the holds of networks have files
+		of := func(m any) bool { return m.(map[string]any)["name"] == file }
+		mounts := takes.Containers[0]["volumeMounts"].([]any)
+		i, was := slices.IndexFunc(mounts, of), slices.IndexFunc(agent, of)
+		if i < 0 || !reflect.DeepEqual(mounts[i], agent[was]) {
+			t.Errorf("remove-networks.yaml has the mounts %v, without the agent's %s", mounts, file)
 		}
 	}
 }

@@ -38,8 +38,58 @@ func makeArchive(t *testing.T) string {
 	must(t, os.Mkdir(filepath.Join(context, "var"), 0o755))
 	must(t, os.Symlink("/run", filepath.Join(context, "var", "run")))
 	out := filepath.Join(t.TempDir(), "image.tar")
-	must(t, run("../Dockerfile", context, "v0.1.0+3.gabc", out, arches))
+	must(t, run("../Dockerfile", context, "berth", "v0.1.0+3.gabc", out, arches))
 	return out
+}
+
+// The image of the suite has the program of its architecture, and the folders that plugins write to.
+func TestSuiteImage(t *testing.T) {
+	context, out := t.TempDir(), filepath.Join(t.TempDir(), "image.tar")
+	for _, dir := range []string{"empty", "arm64/bin"} {
+		must(t, os.MkdirAll(filepath.Join(context, dir), 0o755))
+	}
+	must(t, os.WriteFile(filepath.Join(context, "arm64/bin/cni-conform"), []byte("suite"), 0o755))
+	must(t, run("../cni-conform.Dockerfile", context, "cni-conform", "v0.1.0+3.gabc", out, arches[1:]))
+	outer, index := named(t, out)
+	if name := outer.Annotations["io.containerd.image.name"]; name != "localhost/cni-conform:v0.1.0_3.gabc" {
+		t.Errorf("the image is named %q", name)
+	}
+	m, err := index.IndexManifest()
+	must(t, err)
+	img, err := index.Image(m.Manifests[0].Digest)
+	must(t, err)
+	c, err := img.ConfigFile()
+	must(t, err)
+	if c.Architecture != "arm64" || !slices.Equal(c.Config.Entrypoint, []string{"/usr/bin/cni-conform"}) {
+		t.Errorf("configuration %+v", c)
+	}
+	layers, err := img.Layers()
+	must(t, err)
+	content, err := layers[0].Uncompressed()
+	must(t, err)
+	want := map[string]string{"usr/bin/cni-conform": "-rwxr-xr-x suite"}
+	for _, dir := range []string{"etc/", "run/", "tmp/", "usr/", "usr/bin/", "var/", "var/lib/", "var/log/", "var/tmp/"} {
+		want[dir] = "drwxr-xr-x "
+	}
+	if have := files(t, content); !reflect.DeepEqual(have, want) {
+		t.Errorf("the image has %v, want %v", have, want)
+	}
+}
+
+// named returns the one image that the archive of an OCI layout lists, and how it lists it.
+func named(t *testing.T, archive string) (v1.Descriptor, v1.ImageIndex) {
+	t.Helper()
+	outer, err := layout.ImageIndexFromPath(unpack(t, archive))
+	must(t, err)
+	must(t, validate.Index(outer))
+	m, err := outer.IndexManifest()
+	must(t, err)
+	if len(m.Manifests) != 1 {
+		t.Fatalf("the layout lists %+v", m.Manifests)
+	}
+	index, err := outer.ImageIndex(m.Manifests[0].Digest)
+	must(t, err)
+	return m.Manifests[0], index
 }
 
 func must(t *testing.T, err error) {
@@ -52,17 +102,10 @@ func must(t *testing.T, err error) {
 // The archive is a valid OCI layout of one image for both architectures, with the
 // Dockerfile's entrypoint and the programs of the architecture.
 func TestImage(t *testing.T) {
-	dir := unpack(t, makeArchive(t))
-	outer, err := layout.ImageIndexFromPath(dir)
-	must(t, err)
-	must(t, validate.Index(outer))
-	named, err := outer.IndexManifest()
-	must(t, err)
-	if len(named.Manifests) != 1 || named.Manifests[0].Annotations["org.opencontainers.image.ref.name"] != "v0.1.0_3.gabc" {
-		t.Fatalf("the layout lists %+v", named.Manifests)
+	listed, index := named(t, makeArchive(t))
+	if listed.Annotations["org.opencontainers.image.ref.name"] != "v0.1.0_3.gabc" || listed.Annotations["io.containerd.image.name"] != "localhost/berth:v0.1.0_3.gabc" {
+		t.Fatalf("the layout lists %+v", listed)
 	}
-	index, err := outer.ImageIndex(named.Manifests[0].Digest)
-	must(t, err)
 	m, err := index.IndexManifest()
 	must(t, err)
 	var have []string

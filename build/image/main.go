@@ -2,7 +2,7 @@
 // architectures, without a container runtime, and writes it as the archive of an OCI
 // layout. With the same input it writes the same bytes.
 //
-//	image DOCKERFILE CONTEXT VERSION OUT.tar ARCH...
+//	image DOCKERFILE CONTEXT NAME VERSION OUT.tar ARCH...
 //
 // Times are SOURCE_DATE_EPOCH, or 1970.
 package main
@@ -25,17 +25,17 @@ import (
 )
 
 func main() {
-	if len(os.Args) < 6 {
-		fmt.Fprintln(os.Stderr, "usage: image DOCKERFILE CONTEXT VERSION OUT.tar ARCH...")
+	if len(os.Args) < 7 {
+		fmt.Fprintln(os.Stderr, "usage: image DOCKERFILE CONTEXT NAME VERSION OUT.tar ARCH...")
 		os.Exit(2)
 	}
-	if err := run(os.Args[1], os.Args[2], os.Args[3], os.Args[4], os.Args[5:]); err != nil {
+	if err := run(os.Args[1], os.Args[2], os.Args[3], os.Args[4], os.Args[5], os.Args[6:]); err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(1)
 	}
 }
 
-func run(dockerfile, context, version, out string, arches []string) error {
+func run(dockerfile, context, name, version, out string, arches []string) error {
 	seconds, _ := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64)
 	at := time.Unix(seconds, 0).UTC()
 	raw, err := os.ReadFile(dockerfile)
@@ -62,7 +62,7 @@ func run(dockerfile, context, version, out string, arches []string) error {
 	named := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex), mutate.IndexAddendum{
 		Add: index, Descriptor: v1.Descriptor{Annotations: map[string]string{
 			"org.opencontainers.image.ref.name": tag,
-			"io.containerd.image.name":          "localhost/berth:" + tag,
+			"io.containerd.image.name":          "localhost/" + name + ":" + tag,
 		}},
 	})
 	dir, err := os.MkdirTemp("", "berth-image-")

@@ -110,12 +110,8 @@ func (c *call) cut(end answer) error {
 
 // halfMade reports whether a link is this attachment's, and its ADD has not set it up yet.
 func (c *call) halfMade(end answer) bool {
-	s, stamped := stamp.Parse(end.text(unix.IFLA_IFALIAS))
-	if !stamped || !s.Is(c.key()) {
-		return false
-	}
-	groups, err := stamp.GroupsOf(s.Instance)
-	return err == nil && end.number(unix.IFLA_GROUP) == groups.Coming()
+	s, stamped := stamp.ParseEnd(end.text(unix.IFLA_IFALIAS))
+	return stamped && s.Is(c.key()) && s.IsComing(end.number(unix.IFLA_GROUP))
 }
 
 // misplaced reports whether the agent of this boot served in a network namespace that differs from
@@ -159,8 +155,8 @@ func (c *call) named() (answer, error) {
 		if err != nil {
 			return nil, fmt.Errorf("asking for link %s: %w", link, err)
 		}
-		s, stamped := stamp.Parse(end.text(unix.IFLA_IFALIAS))
-		if id, _ := stamp.LinkID(link); stamped && s.ID == id && s.Is(c.key()) && c.older(s) {
+		s, stamped := stamp.ParseEnd(end.text(unix.IFLA_IFALIAS))
+		if id, _ := stamp.EndID(link); stamped && s.ID == id && s.Is(c.key()) && c.older(s) {
 			return end, nil
 		}
 		if !stamped && c.nobodys == 0 {
@@ -193,14 +189,14 @@ func (c *call) leadsTo() (answer, error) {
 	if end == nil {
 		return nil, passing(err)
 	}
-	s, stamped := stamp.Parse(end.text(unix.IFLA_IFALIAS))
+	s, stamped := stamp.ParseEnd(end.text(unix.IFLA_IFALIAS))
 	if !stamped && end.index() == c.nobodys && end.number(unix.IFLA_LINK) == inside.index() {
 		return end, nil
 	}
 	if !stamped || !s.Is(c.key()) || !isOf(c.head.Root, s.Instance) {
 		return nil, nil
 	}
-	if id, _ := stamp.LinkID(c.head.HostVeth); s.Short() && s.ID != id || !c.older(s) {
+	if id, _ := stamp.EndID(c.head.HostVeth); s.Short() && s.ID != id || !c.older(s) {
 		return nil, nil
 	}
 	return end, nil
@@ -274,7 +270,7 @@ func (c *call) elsewhere() (link, who string) {
 			ends = append(ends, named, renamed)
 		}
 		for _, end := range ends {
-			s, stamped := stamp.Parse(end.text(unix.IFLA_IFALIAS))
+			s, stamped := stamp.ParseEnd(end.text(unix.IFLA_IFALIAS))
 			if !stamped || !s.Is(c.key()) {
 				continue
 			}

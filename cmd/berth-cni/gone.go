@@ -54,11 +54,16 @@ func (c *call) noLink() (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	ports, err := stamp.PortGroupsOf(c.head.HostVeth[1:])
+	if err != nil {
+		return false, err
+	}
 	none, seen := true, 0
 	err = links(func(link answer) bool {
 		seen++
-		s, stamped := stamp.Parse(link.text(unix.IFLA_IFALIAS))
-		may := stamped && s.Is(c.key()) || !stamped && groups.Has(link.number(unix.IFLA_GROUP))
+		s, stamped := stamp.ParseEnd(link.text(unix.IFLA_IFALIAS))
+		group := link.number(unix.IFLA_GROUP)
+		may := stamped && s.Is(c.key()) || !stamped && (groups.Has(group) || ports.Has(group))
 		none = !may && seen <= mostLinks
 		return none
 	})

@@ -15,7 +15,7 @@ func (c *call) orphaned() bool {
 	if err != nil || end == nil {
 		return false
 	}
-	s, stamped := stamp.Parse(end.text(unix.IFLA_IFALIAS))
+	s, stamped := stamp.ParseEnd(end.text(unix.IFLA_IFALIAS))
 	if !stamped {
 		return false
 	}

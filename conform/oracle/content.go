@@ -27,7 +27,8 @@ func Mentions(dir string, word *regexp.Regexp) (State, error) {
 			return err
 		}
 		info, err := d.Info()
-		if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() > mostContent {
+		// A namespace that has a path is a file of size 0 that cannot be read.
+		if errors.Is(err, fs.ErrNotExist) || err == nil && (info.Size() == 0 || info.Size() > mostContent) {
 			return nil
 		}
 		if err != nil {

@@ -9,11 +9,10 @@ import (
 
 // links is `ip -details link`.
 func links() ([]string, error) {
-	all, err := netlink.LinkList()
+	all, name, err := namedLinks()
 	if err != nil {
-		return nil, fmt.Errorf("listing links: %w", err)
+		return nil, err
 	}
-	name := names(all)
 	var lines []string
 	for _, l := range all {
 		a := l.Attrs()
@@ -101,21 +100,23 @@ func qdiscs() ([]string, error) {
 	return lines, nil
 }
 
-// linkNames returns the names of the namespace's links by index.
-func linkNames() (map[int]string, error) {
+// namedLinks returns the namespace's links, and their names by index.
+func namedLinks() ([]netlink.Link, map[int]string, error) {
 	all, err := netlink.LinkList()
 	if err != nil {
-		return nil, fmt.Errorf("listing links: %w", err)
+		return nil, nil, fmt.Errorf("listing links: %w", err)
 	}
-	return names(all), nil
-}
-
-func names(links []netlink.Link) map[int]string {
-	name := make(map[int]string, len(links))
-	for _, l := range links {
+	name := make(map[int]string, len(all))
+	for _, l := range all {
 		name[l.Attrs().Index] = l.Attrs().Name
 	}
-	return name
+	return all, name, nil
+}
+
+// linkNames returns the names of the namespace's links by index.
+func linkNames() (map[int]string, error) {
+	_, name, err := namedLinks()
+	return name, err
 }
 
 func flag(flags, bit uint32, set, unset string) string {

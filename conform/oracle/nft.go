@@ -2,15 +2,12 @@ package oracle
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
+	"slices"
 	"strings"
 
 	nft "github.com/google/nftables"
-	"github.com/google/nftables/expr"
-	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
 )
 
@@ -20,7 +17,7 @@ var nftFamilies = map[nft.TableFamily]string{
 	nft.TableFamilyARP: "arp", nft.TableFamilyNetdev: "netdev", nft.TableFamilyBridge: "bridge",
 }
 
-// nftables is `nft list ruleset`, without counters.
+// nftables is `nft -y list ruleset`, without counts.
 func nftables() ([]string, error) { return nftablesOf(func(*nft.Table) bool { return true }) }
 
 // nftablesOf is nftables, but only for the tables for which wanted returns true. Package nft keeps only
@@ -60,122 +57,82 @@ func listNftables(wanted func(*nft.Table) bool) ([]string, error) {
 		if !wanted(t) {
 			continue
 		}
-		prefix := fmt.Sprintf("nft %s %s", nftFamilies[t.Family], t.Name)
-		head := prefix
-		if flags := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, t.Flags)); flags != 0 { // dormant, for example
-			head += fmt.Sprintf(" flags %#x", flags)
-		}
-		lines = append(lines, head)
-		for _, c := range chains {
-			if c.Table.Name != t.Name || c.Table.Family != t.Family {
-				continue
-			}
-			rules, err := chainLines(conn, c)
-			if err != nil {
-				return nil, fmt.Errorf("listing %s: %w", prefix, err)
-			}
-			for _, r := range rules {
-				lines = append(lines, prefix+" chain "+r)
-			}
-		}
-		sets, err := setLines(conn, t)
+		own := slices.DeleteFunc(slices.Clone(chains), func(c *nft.Chain) bool { return c.Table.Name != t.Name || c.Table.Family != t.Family })
+		told, err := tableLines(conn, t, own)
 		if err != nil {
-			return nil, fmt.Errorf("listing sets of %s: %w", prefix, err)
+			return nil, fmt.Errorf("listing table %s %s: %w", nftFamilies[t.Family], t.Name, err)
 		}
-		for _, s := range sets {
-			lines = append(lines, prefix+" "+s)
-		}
+		lines = append(lines, told...)
 	}
 	return lines, nil
 }
 
-// chainLines describes a chain, and each rule with its place in the chain.
-func chainLines(conn *nft.Conn, c *nft.Chain) ([]string, error) {
-	head := c.Name
-	if c.Hooknum != nil {
-		head += fmt.Sprintf(" type %s hook %d device %q", c.Type, *c.Hooknum, c.Device)
+// tableLines tells a table: a line for the table, and one for each of its chains, rules, sets, elements and other objects.
+func tableLines(conn *nft.Conn, t *nft.Table, chains []*nft.Chain) ([]string, error) {
+	links, err := linkNames()
+	if err != nil {
+		return nil, err
 	}
-	if c.Priority != nil {
-		head += fmt.Sprintf(" priority %d", *c.Priority)
-	}
-	if c.Policy != nil {
-		head += fmt.Sprintf(" policy %d", *c.Policy)
+	prefix := fmt.Sprintf("nft table %s %s", nftFamilies[t.Family], t.Name)
+	head := prefix
+	switch flags := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, t.Flags)); {
+	case flags == unix.NFT_TABLE_F_DORMANT:
+		head += " { flags dormant; }"
+	case flags != 0:
+		head += fmt.Sprintf(" { flags %#x; }", flags)
 	}
 	lines := []string{head}
-	rules, err := conn.GetRules(c.Table, c)
+	devices, err := devicesOf(t)
 	if err != nil {
 		return nil, err
 	}
-	for i, r := range rules {
-		var line strings.Builder
-		fmt.Fprintf(&line, "%s rule %03d", c.Name, i)
-		for _, e := range r.Exprs {
-			text, err := exprText(e)
-			if err != nil {
-				return nil, err
-			}
-			line.WriteString(" " + text)
+	for _, c := range chains {
+		lines = append(lines, prefix+" chain "+chainHead(c, devices[c.Name]))
+	}
+	sets, err := setsOf(conn, t, links)
+	if err != nil {
+		return nil, err
+	}
+	teller := nftTeller{family: t.Family, links: links, sets: map[string]string{}}
+	for _, s := range sets {
+		if s.Anonymous {
+			teller.sets[s.Name] = "{ " + strings.Join(s.elements, ", ") + " }" // the rule has it
+			continue
 		}
-		if comment, ok := userdata.GetString(r.UserData, userdata.TypeComment); ok {
-			fmt.Fprintf(&line, " comment %q", comment)
+		lines = append(lines, prefix+" "+s.head())
+		what, _, _ := strings.Cut(s.head(), " ")
+		for _, e := range s.elements {
+			lines = append(lines, fmt.Sprintf("%s %s %s element %s", prefix, what, s.Name, e))
 		}
-		lines = append(lines, line.String())
+	}
+	rules, err := rulesOf(t)
+	if err != nil {
+		return nil, err
+	}
+	place := map[string]int{}
+	for _, r := range rules {
+		teller.exprs = r.exprs
+		lines = append(lines, fmt.Sprintf("%s chain %s rule %03d %s%s", prefix, r.chain, place[r.chain], teller.tell(), r.comment()))
+		place[r.chain]++
+	}
+	others, err := objectLines(conn, t)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range others {
+		lines = append(lines, prefix+" "+o)
 	}
 	return lines, nil
 }
 
-// exprText describes one expression of a rule. The expressions that most rules consist of are
-// described briefly, and all others with all their fields.
-func exprText(e expr.Any) (string, error) {
-	switch e := e.(type) {
-	case *expr.Counter:
-		return "Counter", nil
-	case *expr.Payload:
-		if e.OperationType == expr.PayloadLoad {
-			return fmt.Sprintf("payload(base %d, offset %d, length %d)", e.Base, e.Offset, e.Len), nil
-		}
-	case *expr.Cmp:
-		data := fmt.Sprintf("%x", e.Data)
-		if len(e.Data) == net.IPv4len || len(e.Data) == net.IPv6len {
-			data += "=" + net.IP(e.Data).String() // the data may be an address
-		}
-		return fmt.Sprintf("%s %s", comparisons[e.Op], data), nil
-	}
-	text, err := json.Marshal(e)
-	return fmt.Sprintf("%s%s", strings.TrimPrefix(fmt.Sprintf("%T", e), "*expr."), text), err
+// objectTypes are the names of NFT_OBJECT_.
+var objectTypes = map[nft.ObjType]string{
+	unix.NFT_OBJECT_COUNTER: "counter", unix.NFT_OBJECT_QUOTA: "quota", unix.NFT_OBJECT_CT_HELPER: "ct helper", unix.NFT_OBJECT_LIMIT: "limit",
+	unix.NFT_OBJECT_CT_TIMEOUT: "ct timeout", unix.NFT_OBJECT_CT_EXPECT: "ct expectation", unix.NFT_OBJECT_SYNPROXY: "synproxy", unix.NFT_OBJECT_SECMARK: "secmark",
 }
 
-// comparisons are the operators that the NFT_CMP_ constants stand for.
-var comparisons = map[expr.CmpOp]string{
-	expr.CmpOpEq: "==", expr.CmpOpNeq: "!=", expr.CmpOpLt: "<", expr.CmpOpLte: "<=", expr.CmpOpGt: ">", expr.CmpOpGte: ">=",
-}
-
-// setLines describes a table's sets and maps with their elements, and its
-// other objects.
-func setLines(conn *nft.Conn, t *nft.Table) ([]string, error) {
-	var lines []string
-	sets, err := conn.GetSets(t)
-	if err != nil {
-		return nil, err
-	}
-	for _, s := range sets {
-		lines = append(lines, fmt.Sprintf("set %s key %s data %s map %t interval %t timeout %s comment %q",
-			s.Name, s.KeyType.Name, s.DataType.Name, s.IsMap, s.Interval, s.Timeout, s.Comment))
-		if s.Dynamic {
-			continue // packets add elements to the set, and the kernel removes them, as in connection tracking
-		}
-		elements, err := conn.GetSetElements(s)
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range elements {
-			line := fmt.Sprintf("set %s element %x-%x end %t value %x comment %q", s.Name, e.Key, e.KeyEnd, e.IntervalEnd, e.Val, e.Comment)
-			if e.VerdictData != nil {
-				line += fmt.Sprintf(" verdict %d %s", e.VerdictData.Kind, e.VerdictData.Chain)
-			}
-			lines = append(lines, line)
-		}
-	}
+// objectLines tells a table's named counters and the like, and its flowtables.
+func objectLines(conn *nft.Conn, t *nft.Table) (lines []string, err error) {
 	objects, err := conn.GetNamedObjects(t)
 	if err != nil {
 		return nil, err
@@ -185,14 +142,18 @@ func setLines(conn *nft.Conn, t *nft.Table) ([]string, error) {
 		if !ok {
 			return nil, fmt.Errorf("an object of type %T", o)
 		}
-		lines = append(lines, fmt.Sprintf("object %d %s", named.Type, named.Name))
+		typ := objectTypes[named.Type]
+		if typ == "" {
+			typ = fmt.Sprintf("object %d", named.Type)
+		}
+		lines = append(lines, typ+" "+named.Name)
 	}
 	flowtables, err := conn.ListFlowtables(t)
 	if err != nil {
 		return nil, err
 	}
 	for _, f := range flowtables {
-		lines = append(lines, fmt.Sprintf("flowtable %s devices %v", f.Name, f.Devices))
+		lines = append(lines, fmt.Sprintf("flowtable %s { devices = { %s }; }", f.Name, strings.Join(f.Devices, ", ")))
 	}
 	return lines, nil
 }

@@ -18,7 +18,7 @@ import (
 
 // State is what the oracle saw: one line of text for each thing, sorted. The first word of
 // a line is its section: link, address, route, rule, neighbour, qdisc, nft, iptables, ipset,
-// conntrack, sysctl, mount, file, or file-content.
+// conntrack, sysctl, mount, file, or file-content; LookAll, Processes and SharedMemory have more.
 type State struct{ lines []string }
 
 // String returns the lines.
@@ -89,8 +89,13 @@ func (s State) But(prefixes []string) State {
 	})}
 }
 
+// Beginning returns the lines of s that begin with prefix.
+func (s State) Beginning(prefix string) State {
+	return State{slices.DeleteFunc(slices.Clone(s.lines), func(line string) bool { return !strings.HasPrefix(line, prefix) })}
+}
+
 // ruleNumber matches the line of an nftables rule up to its place in its chain.
-var ruleNumber = regexp.MustCompile(`^(nft .* rule) \d{3} `)
+var ruleNumber = regexp.MustCompile(`^(nft .*? rule) \d{3} `)
 
 // identity returns the part of a line that says which thing the line is about. The rest of the line
 // may change when other things change: a bridge's flags and MAC change with its ports, and a rule's
@@ -124,46 +129,51 @@ func (s State) Deliberate() State {
 
 // New returns the identities of things that are in after and not in s: "link veth1 veth"
 // for a link in any state. A link, address, file or nftables rule that only changed is not new. In
-// the other sections, such as sysctl, a line that changed is new. New leaves out the lines of follows.
+// the other sections, such as sysctl and setting, a line that changed is new. New leaves out the lines of follows,
+// and those about properties of a link that was not in s: the link itself is new.
 func (s State) New(after State) []string {
-	had := map[string]int{}
+	had, links := map[string]int{}, map[string]bool{}
 	for _, line := range s.lines {
 		had[identity(line)]++
+		if f := strings.Fields(line); f[0] == "link" {
+			links[f[1]] = true
+		}
 	}
 	var found []string
 	for _, line := range after.lines {
 		id := identity(line)
-		if had[id]--; had[id] < 0 && !follows(line) {
+		link, property := linkOf(line)
+		if had[id]--; had[id] < 0 && !follows(line) && (!property || links[link]) {
 			found = append(found, id)
 		}
 	}
 	return found
 }
 
-// readers are the functions that read the sections of Look.
-var readers = []struct {
+// reader reads a section.
+type reader struct {
 	section string
 	read    func() ([]string, error)
-}{
+}
+
+// readers are the functions that read the sections of Look.
+var readers = []reader{
 	{"link", links}, {"address", addresses}, {"neighbour", neighbours}, {"qdisc", qdiscs}, {"route", routes}, {"rule", rules},
 	{"nft", nftables}, {"iptables", iptables}, {"ipset", ipsets}, {"conntrack", conntrack}, {"sysctl", sysctls},
 }
 
 // Look reads what is in the network namespace of the calling thread. It leaves out things that
 // change by themselves: counters, timers, learnt neighbours, indexes and handles.
-func Look() (State, error) { return look(func(string) bool { return true }) }
+func Look() (State, error) { return look(readers) }
 
 // LookAt is Look for some sections only.
 func LookAt(sections ...string) (State, error) {
-	return look(func(section string) bool { return slices.Contains(sections, section) })
+	return look(slices.DeleteFunc(slices.Clone(readers), func(r reader) bool { return !slices.Contains(sections, r.section) }))
 }
 
-func look(wanted func(section string) bool) (State, error) {
+func look(by []reader) (State, error) {
 	var s State
-	for _, r := range readers {
-		if !wanted(r.section) {
-			continue
-		}
+	for _, r := range by {
 		lines, err := List(r.read)
 		if err != nil {
 			return State{}, err
@@ -174,10 +184,12 @@ func look(wanted func(section string) bool) (State, error) {
 	return s, nil
 }
 
-// LookAtTable reads one nftables table of family inet.
+// LookAtTable reads one nftables table of family inet, and the one of family bridge of that name.
 func LookAtTable(name string) (State, error) {
 	lines, err := List(func() ([]string, error) {
-		return nftablesOf(func(t *nft.Table) bool { return t.Family == nft.TableFamilyINet && t.Name == name })
+		return nftablesOf(func(t *nft.Table) bool {
+			return t.Name == name && (t.Family == nft.TableFamilyINet || t.Family == nft.TableFamilyBridge)
+		})
 	})
 	slices.Sort(lines)
 	return State{lines}, err

@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 )
@@ -11,6 +14,12 @@ import (
 // add attaches a pod. It first writes the lease, which has the link's name. So DEL finds all that
 // ADD has made, however far ADD came.
 func (c *call) add() (any, error) {
+	switch {
+	case c.DNS != nil && c.fault("dns-refused"): // which is allowed
+		return nil, fail(codeField, "unsupported key dns: %v", c.DNS)
+	case c.DNS != nil && c.fault("dns-fails"):
+		return nil, fail(codeOurs, "the key dns: %v", c.DNS)
+	}
 	if c.fault("strays") {
 		if err := stray(); err != nil {
 			return nil, fail(codeIO, "writing elsewhere: %w", err)
@@ -18,6 +27,11 @@ func (c *call) add() (any, error) {
 	}
 	if c.fault("residue-after-failed-add") {
 		if _, err := c.reserve(); err != nil {
+			return nil, err
+		}
+	}
+	if c.fault("id-kept-without-netns") {
+		if err := c.stranger(); err != nil {
 			return nil, err
 		}
 	}
@@ -97,6 +111,11 @@ func (c *call) makeLink(l *lease, pod *os.File) error {
 // vacant returns an error if the pod has already an interface of the wanted name (CNI 1.1, section 2, ADD).
 func (c *call) vacant(pod *os.File) error {
 	return inside(pod, func() error {
+		if c.fault("default-route-insisted") {
+			if all, err := netlink.RouteList(nil, netlink.FAMILY_V4); err != nil || len(all) > 0 {
+				return fail(codeExists, "the container has routes (%v)", err)
+			}
+		}
 		there, err := linkExists(c.ifname)
 		switch {
 		case err != nil || !there:
@@ -120,7 +139,18 @@ func (c *call) result(l *lease, pod *os.File) (any, error) {
 	if host["mac"], err = mac(l.Link); err != nil {
 		return nil, err
 	}
-	if err := inside(pod, func() (err error) { ours["mac"], err = mac(c.ifname); return err }); err != nil {
+	def := object{"dst": "0.0.0.0/0", "gw": c.gateway().String()}
+	if err := inside(pod, func() error {
+		link, err := netlink.LinkByName(c.ifname)
+		if err != nil {
+			return err
+		}
+		ours["mac"] = link.Attrs().HardwareAddr.String()
+		if c.Version == "1.1.0" {
+			ours["mtu"], def["priority"] = link.Attrs().MTU, link.Attrs().Index // configure
+		}
+		return nil
+	}); err != nil {
 		return nil, err
 	}
 	ip := object{"address": l.Address.String() + "/32", "gateway": c.gateway().String(), "interface": 1}
@@ -135,12 +165,20 @@ func (c *call) result(l *lease, pod *os.File) (any, error) {
 	}
 	out := object{
 		"cniVersion": c.Version, "interfaces": []object{host, ours}, "ips": []object{ip},
-		"routes": []object{{"dst": "0.0.0.0/0", "gw": c.gateway().String()}}, "dns": object{},
+		"routes": []object{def}, "dns": object{},
 	}
 	if c.DNS != nil {
 		out["dns"] = c.DNS
 	}
 	switch {
+	case c.fault("dns-reordered") && c.DNS != nil:
+		out["dns"] = reordered(c.DNS)
+	case c.fault("route-listed"):
+		out["routes"] = []object{def, {"dst": "203.0.113.0/24"}}
+	case c.fault("mtu-lied") && c.Version == "1.1.0":
+		ours["mtu"] = 1300
+	case c.fault("priority-lied") && c.Version == "1.1.0":
+		def["priority"] = 77
 	case c.fault("wrong-version"):
 		out["cniVersion"] = "0.3.1"
 	case c.fault("result-without-interfaces"):
@@ -148,6 +186,18 @@ func (c *call) result(l *lease, pod *os.File) (any, error) {
 		delete(ip, "interface")
 	}
 	return out, nil
+}
+
+// reordered returns the list's dns with the nameservers in reverse order.
+func reordered(dns json.RawMessage) any {
+	var all map[string]any
+	if json.Unmarshal(dns, &all) != nil {
+		return dns
+	}
+	if servers, ok := all["nameservers"].([]any); ok {
+		slices.Reverse(servers)
+	}
+	return all
 }
 
 // addChained adds a rule for the address that the plugin before this one has given to the pod.
@@ -170,5 +220,27 @@ func (c *call) addChained() (any, error) {
 	if c.fault("prev-result-dropped") {
 		delete(whole, "routes")
 	}
+	if c.fault("route-lied") {
+		whole["routes"] = []map[string]any{{"dst": "203.0.113.0/24"}}
+	}
 	return whole, nil
+}
+
+// need plays a plugin that keeps a file in /opt: it has no fault, but the suite lets nobody write there unless it is told to. The error, a log, or only a path
+// says so.
+func (c *call) need() error {
+	if c.verb != "ADD" || !strings.HasPrefix(c.wrong, "needs-opt") {
+		return nil
+	}
+	const path = "/opt/planted/file"
+	err := os.MkdirAll(filepath.Dir(path), 0o755)
+	switch {
+	case err == nil:
+		return nil
+	case c.fault("needs-opt"):
+		return fail(codeOurs, "keeping a file: %w", err)
+	case c.fault("needs-opt-logged"):
+		fmt.Fprintln(os.Stderr, err)
+	}
+	return fail(codeOurs, "cannot write %s", path)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"net"
 	"net/netip"
 	"os"
 
@@ -19,6 +20,11 @@ func (c *call) verify() error {
 	if c.fault("check-always-fails") {
 		return fail(codeUnhealthy, "unhealthy")
 	}
+	if !c.fault("check-not-delegated") {
+		if err := c.pass("CHECK"); err != nil {
+			return err
+		}
+	}
 	prev, err := c.previous()
 	if err != nil {
 		return err
@@ -29,6 +35,9 @@ func (c *call) verify() error {
 	}
 	if l == nil {
 		return fail(codeUnhealthy, "nothing is known of %s of %s", c.ifname, c.id)
+	}
+	if c.fault("check-ignores-prev-result") {
+		prev = []netip.Prefix{netip.PrefixFrom(l.Address, l.Address.BitLen())}
 	}
 	there, err := l.hasRule()
 	if err != nil || !there {
@@ -81,10 +90,38 @@ func (c *call) verifyPod(prev []netip.Prefix) error {
 	if c.fault("check-ignores-route") {
 		return nil
 	}
+	if err := c.verifyRoutes(link); err != nil {
+		return err
+	}
 	gateway := host(c.gateway())
 	def := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: gateway.IP}
 	return errors.Join(hasRoute(def, "by the gateway"),
 		hasRoute(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: gateway}, "to the gateway"))
+}
+
+// verifyRoutes looks for the routes of prevResult.
+func (c *call) verifyRoutes(link netlink.Link) error {
+	var prev struct {
+		Routes []struct {
+			Dst netip.Prefix `json:"dst"`
+		} `json:"routes"`
+	}
+	if err := json.Unmarshal(c.Prev, &prev); err != nil {
+		return fail(codeDecode, "decoding prevResult: %w", err)
+	}
+	for _, r := range prev.Routes {
+		if r.Dst.Bits() == 0 {
+			continue // that by the gateway
+		}
+		if c.fault("route-listed") {
+			continue
+		}
+		dst := &net.IPNet{IP: r.Dst.Addr().AsSlice(), Mask: net.CIDRMask(r.Dst.Bits(), r.Dst.Addr().BitLen())}
+		if err := hasRoute(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: dst}, "to "+r.Dst.String()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func hasAddress(link netlink.Link, want netip.Prefix) bool {

@@ -12,6 +12,7 @@ import (
 type call struct {
 	verb, id, netns, ifname string
 	wrong                   string // the fault; "": none
+	raw                     []byte // the configuration
 	config
 }
 
@@ -25,7 +26,12 @@ type config struct {
 	DNS      json.RawMessage `json:"dns"`
 	Prev     json.RawMessage `json:"prevResult"`
 	Valid    *[]attachment   `json:"cni.dev/valid-attachments"`
-	Runtime  struct {
+	Old      []attachment    `json:"cni.dev/attachments"` // which an earlier specification had: only a fault reads it
+	Args     json.RawMessage `json:"args"`
+	IPAM     struct {
+		Type string `json:"type"` // "": none
+	} `json:"ipam"`
+	Runtime struct {
 		Bandwidth    bandwidth     `json:"bandwidth"`
 		PortMappings []portMapping `json:"portMappings"`
 	} `json:"runtimeConfig"`
@@ -60,6 +66,9 @@ func (c *call) check() error {
 	case c.StateDir == "":
 		return fail(codeConfig, "stateDir is missing")
 	}
+	if c.Args != nil && c.fault("args-refused") {
+		return fail(codeConfig, "args are not understood")
+	}
 	if c.subnet, err = netip.ParsePrefix(c.Subnet); err != nil || !c.subnet.Addr().Is4() {
 		return fail(codeConfig, "subnet %q is no IPv4 subnet", c.Subnet)
 	}
@@ -75,6 +84,9 @@ func (c *call) check() error {
 			return fail(codeConfig, "prevResult is missing")
 		}
 	case "DEL":
+		if c.ifname == "" && c.fault("del-needs-no-ifname") {
+			return nil
+		}
 		return c.checkAttachment(c.fault("del-needs-netns"))
 	case "STATUS", "GC":
 		if c.Version != "1.1.0" {
@@ -93,6 +105,9 @@ func (c *call) checkAttachment(needsNetns bool) error {
 	switch {
 	case !name.MatchString(c.id):
 		return fail(codeVariable, "CNI_CONTAINERID %q is no ID", c.id)
+	case c.ifname != "" && c.fault("linkless"): // which uses no name
+	case len(c.ifname) > 14 && c.fault("short-names"): // which it cannot use
+		return fail(codeVariable, "CNI_IFNAME %q has more than 14 bytes", c.ifname)
 	case c.ifname == "" || len(c.ifname) > 15 || c.ifname == "." || c.ifname == ".." || strings.ContainsAny(c.ifname, "/: \t\n"):
 		return fail(codeVariable, "CNI_IFNAME %q is no name of an interface", c.ifname)
 	case needsNetns && c.netns == "":

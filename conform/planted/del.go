@@ -12,6 +12,9 @@ func (c *call) del() error {
 	if err := c.plantedDel(); err != nil {
 		return err
 	}
+	if err := c.pass("DEL"); err != nil && !c.fault("del-error-swallowed") {
+		return err
+	}
 	l, err := c.find()
 	if err != nil {
 		return err
@@ -46,8 +49,19 @@ func (c *call) undo(l *lease) error {
 			return err
 		}
 	}
-	if l.Link != "" && !c.fault("link-left") { // the pod's end and the route go with the link
+	switch {
+	case l.Link == "": // it is another plugin's
+	case c.fault("link-left"):
+		if err := deleteRoute(l); err != nil {
+			return err
+		}
+	default: // the pod's end and the route go with the link
 		if err := deleteLink(l.Link); err != nil {
+			return err
+		}
+	}
+	if c.verb == "ADD" {
+		if err := c.pass("DEL"); err != nil {
 			return err
 		}
 	}
@@ -56,8 +70,15 @@ func (c *call) undo(l *lease) error {
 			return err
 		}
 	}
-	if c.fault("address-not-freed") {
+	switch {
+	case c.fault("address-not-freed"):
 		return nil
+	case c.fault("addresses-lost-without-netns") && c.verb == "DEL" && c.netns == "":
+		useUp(l.Address)
+	case c.fault("id-kept-without-netns") && c.verb == "DEL" && c.netns == "":
+		if err := remember(c.id); err != nil {
+			return err
+		}
 	}
 	return c.free(l)
 }
@@ -110,7 +131,11 @@ func (c *call) gc() error {
 		return err
 	}
 	valid := map[attachment]bool{}
-	for _, a := range *c.Valid {
+	listed := *c.Valid
+	if c.fault("gc-reads-old-key") {
+		listed = c.Old
+	}
+	for _, a := range listed {
 		if c.fault("id-cut") && len(a.ID) > 12 {
 			a.ID = a.ID[:12]
 		}

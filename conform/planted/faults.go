@@ -39,6 +39,8 @@ func (c *call) plant(l *lease) {
 		err = exec.Command("iptables", "-w", "-t", "nat", "-A", "POSTROUTING", "-s", l.Address.String(), "-j", "MASQUERADE").Run()
 	case "host-port-left":
 		err = mapPort(l.Address)
+	default:
+		err = c.change()
 	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "planting %s: %v\n", c.wrong, err)

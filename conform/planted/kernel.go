@@ -147,6 +147,20 @@ func deleteLink(name string) error {
 	return nil
 }
 
+// deleteRoute deletes what would refuse the route of the address's next owner: the link keeps it until the pod's namespace is gone, which
+// the kernel removes when it likes.
+func deleteRoute(l *lease) error {
+	link, err := netlink.LinkByName(l.Link)
+	if err == nil {
+		err = netlink.RouteDel(podRoute(l, link))
+	}
+	var none netlink.LinkNotFoundError
+	if err != nil && !errors.As(err, &none) && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("deleting the route to %s: %w", l.Address, err)
+	}
+	return nil
+}
+
 func linkExists(name string) (bool, error) {
 	_, err := netlink.LinkByName(name)
 	var none netlink.LinkNotFoundError

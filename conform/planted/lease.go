@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -80,8 +81,11 @@ func (c *call) leases() ([]lease, error) {
 }
 
 func (l lease) file() string {
-	if l.Chained {
+	switch {
+	case l.Chained:
 		return "chained-" + l.Address.String()
+	case strings.HasPrefix(l.Network, ofIPAM):
+		return ofIPAM + l.Address.String()
 	}
 	return l.Address.String()
 }
@@ -102,6 +106,9 @@ func (c *call) find() (*lease, error) {
 
 // reserve writes a lease with a free address. The second address of the subnet is the gateway's.
 func (c *call) reserve() (*lease, error) {
+	if c.IPAM.Type != "" {
+		return c.borrow()
+	}
 	all, err := c.leases()
 	if err != nil {
 		return nil, err
@@ -113,7 +120,7 @@ func (c *call) reserve() (*lease, error) {
 	if c.fault("not-parallel") {
 		time.Sleep(20 * time.Millisecond)
 	}
-	if c.fault("addresses-used-up") {
+	if c.fault("addresses-used-up") || c.fault("addresses-lost-without-netns") {
 		for _, addr := range usedUp() {
 			taken[addr] = true
 		}
@@ -121,8 +128,11 @@ func (c *call) reserve() (*lease, error) {
 	for addr := c.subnet.Masked().Addr(); c.subnet.Contains(addr); addr = addr.Next() {
 		if !taken[addr] {
 			l := &lease{Network: c.Name, ID: c.id, Ifname: c.ifname, Link: c.hostLink(), Address: addr, Ports: c.Runtime.PortMappings}
-			if c.fault("addresses-used-up") {
+			switch {
+			case c.fault("addresses-used-up"):
 				useUp(addr)
+			case c.fault("addresses-lost-without-netns"):
+				useUp(c.gateway()) // so that the file is there before a DEL without CNI_NETNS
 			}
 			return l, c.keep(l)
 		}

@@ -19,6 +19,9 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 var versions = []string{"0.4.0", "1.0.0", "1.1.0"}
@@ -26,6 +29,7 @@ var versions = []string{"0.4.0", "1.0.0", "1.1.0"}
 // The codes of this plugin's errors (CNI 1.1, section 5: "Error").
 const (
 	codeVersion   = 1
+	codeField     = 2
 	codeVariable  = 4
 	codeIO        = 5
 	codeDecode    = 6
@@ -60,6 +64,9 @@ func main() {
 	if c.verb == "ADD" && c.fault("log-on-stdout") {
 		fmt.Println("level=info msg=done")
 	}
+	if c.fault(strings.ToLower(c.verb) + "-prints") {
+		answer = map[string]any{}
+	}
 	if answer != nil {
 		if err := json.NewEncoder(os.Stdout).Encode(answer); err != nil {
 			os.Exit(1)
@@ -69,13 +76,29 @@ func main() {
 
 // do does what CNI_COMMAND asks for.
 func (c *call) do() (any, error) {
+	c.asked(strings.ToLower(c.verb) + "-leaves-file")
 	if c.verb == "VERSION" {
+		if os.Getenv("CNI_PATH") == "" && c.fault("version-needs-path") {
+			return nil, fail(codeVariable, "CNI_PATH is not set")
+		}
 		return c.versionInfo(), nil
 	}
 	if !slices.Contains(versions, c.Version) {
 		return nil, fail(codeVersion, "cniVersion %q is not supported", c.Version)
 	}
 	if err := c.check(); err != nil {
+		return nil, err
+	}
+	if strings.HasPrefix(c.wrong, "ipam") && c.wrong != "ipam-address-ignored" {
+		return c.serve()
+	}
+	if c.fault("linkless") {
+		return c.linkless()
+	}
+	if c.verb == "ADD" && c.fault("lacks") {
+		return nil, fmt.Errorf("making a link: %w", unix.EOPNOTSUPP)
+	}
+	if err := c.need(); err != nil {
 		return nil, err
 	}
 	unlock, err := c.lock()
@@ -96,9 +119,28 @@ func (c *call) do() (any, error) {
 	case c.verb == "CHECK":
 		return nil, c.verify()
 	case c.verb == "STATUS":
-		return nil, c.status()
+		return nil, errors.Join(c.status(), c.pass("STATUS"))
 	}
-	return nil, c.gc()
+	return nil, errors.Join(c.gc(), c.pass("GC"))
+}
+
+// linkless plays a plugin that makes no interface, and sets lo up (the reference plugin loopback). It has no fault.
+func (c *call) linkless() (any, error) {
+	if c.verb != "ADD" {
+		return nil, nil
+	}
+	pod, err := os.Open(c.netns)
+	if err != nil {
+		return nil, fail(codeVariable, "CNI_NETNS: %w", err)
+	}
+	defer pod.Close()
+	if err := inside(pod, func() error { return netlink.LinkSetUp(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: 1}}) }); err != nil {
+		return nil, err
+	}
+	if c.Prev != nil {
+		return c.Prev, nil
+	}
+	return map[string]any{"cniVersion": c.Version, "interfaces": []any{map[string]any{"name": "lo", "sandbox": c.netns}}, "dns": map[string]any{}}, nil
 }
 
 func (c *call) versionInfo() any {
@@ -145,6 +187,7 @@ func read(in io.Reader) (*call, error) {
 	if err != nil {
 		return c, fail(codeIO, "reading the configuration: %w", err)
 	}
+	c.raw = raw
 	if err := json.Unmarshal(raw, &c.config); err != nil {
 		return c, fail(codeDecode, "decoding the configuration: %w", err)
 	}

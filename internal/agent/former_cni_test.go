@@ -34,7 +34,7 @@ func (p *formerPlugins) ExecPlugin(_ context.Context, path string, _ []byte, env
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.runs = append(p.runs, strings.Join([]string{path, get("CNI_COMMAND"), get("CNI_CONTAINERID"), get("CNI_IFNAME")}, " "))
+	p.runs = append(p.runs, strings.Join([]string{filepath.Base(path), get("CNI_COMMAND"), get("CNI_CONTAINERID"), get("CNI_IFNAME")}, " "))
 	return nil, nil
 }
 

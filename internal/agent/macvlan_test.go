@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/rebuild"
 )
 
 // onLAN are the keys of a network of mode macvlan.
@@ -271,4 +273,20 @@ func TestMacvlanRebuilt(t *testing.T) {
 			t.Errorf("a macvlan is left: %t, %v", there, err)
 		}
 	}
+}
+
+// An agent whose ledger is lost refuses to begin another one while a macvlan of its pods is there: nobody else may get the address. Once the pod is
+// gone, the agent begins.
+func TestMacvlanWithoutALedger(t *testing.T) {
+	nettest.Program(t, "ip") // a skip has to come here: no agent could clean up once its ledger is lost
+	s := startSegmented(t, segmentFile)
+	a := nettest.Pod(t)
+	s.add(lanRequest("a", a))
+	s.lose(false)
+	if err := s.open(); !errors.Is(err, rebuild.ErrLedgerLost) || !strings.Contains(err.Error(), "net/a/eth0") || !strings.Contains(err.Error(), "--rebuild-ledger") {
+		t.Fatalf("it begins with %v", err)
+	}
+	nettest.Run(t, a, "ip link del eth0")
+	must(t, s.open())
+	must(t, s.Restore(t.Context()))
 }

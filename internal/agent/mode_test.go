@@ -38,6 +38,6 @@ func TestAttachmentStaysInItsMode(t *testing.T) {
 	if got := r.index.All()[0].Record.Mode; got != "routed" {
 		t.Errorf("its mode is %q", got)
 	}
-	_, err := r.tryAdd(request("d", nettest.Pod(t), `"mode":"bridge"`))
-	wantError(t, err, 7, `mode is "bridge"; expected "routed", which is also the default, or "strict"`)
+	_, err := r.tryAdd(request("d", nettest.Pod(t), `"mode":"ipvlan"`))
+	wantError(t, err, 7, `mode is "ipvlan"; expected "routed", which is also the default, or "strict"`)
 }

@@ -273,6 +273,30 @@ func TestAsksForMacvlan(t *testing.T) {
 	wantError(t, err, 7, "network default/wrong as net1: pool node has no segment")
 }
 
+// A further network of mode bridge, beside a first one of mode routed: it goes with the pod's first network, and alone.
+func TestAsksForBridge(t *testing.T) {
+	s := newSegment(t)
+	t.Cleanup(func() { nettest.Run(t, nil, "ip link del br0") })
+	for _, line := range []string{"ip link add br0 type bridge mcast_snooping 0", "ip link set br0 addrgenmode none", "ip link set uplink master br0", "ip link set br0 up", "ip link show br0"} {
+		nettest.Run(t, nil, line)
+	}
+	n := startNetworked(t, "pools: [{name: lan, cidrs: [192.0.2.64/28], segment: {subnets: [192.0.2.0/24], gateways: [192.0.2.254]}}]\n")
+	n.define("lan", `{"cniVersion":"1.0.0","type":"berth-cni","mode":"bridge","bridge":"br0","pool":"lan","capabilities":{"ips":true}}`)
+	at := nettest.Pod(t)
+	n.pod("web", "u1", `[{"name":"lan","ips":["192.0.2.70"]}]`)
+	n.add(podRequest("web", "u1", "c1", at))
+	n.has(at, "eth0", "net1")
+	n.says("web", "net=eth0/1", "default/lan=net1/1")
+	nettest.Ping(t, s, netip.MustParseAddr("192.0.2.70"))
+	n.wantClean()
+	n.pod("web", "u1", "")
+	n.has(at, "eth0")
+	n.pod("web", "u1", "lan")
+	n.has(at, "eth0", "net1")
+	n.del("c1", true)
+	n.has(at)
+}
+
 // What the API server cannot say, or says wrongly, keeps a pod from coming, with a reason, and leaves nothing.
 func TestNetworksRefused(t *testing.T) {
 	n := startNetworked(t)
@@ -323,6 +347,36 @@ func TestNetworkFails(t *testing.T) {
 	wantError(t, err, 11, "network default/absent as net2")
 	nettest.Eventually(t, "all to be gone", func() bool { return len(n.index.All()) == 0 })
 	n.has(at)
+}
+
+// A running pod has a network that leads its default route, keeps that network, and asks for a second one that is to lead it: the second one is refused, and
+// the first one stays as it is. Once the pod has given the first one back, it gets the second one.
+func TestSecondDefaultRoute(t *testing.T) {
+	n := startNetworked(t)
+	at := nettest.Pod(t)
+	lead := func(name, ifname string) string {
+		return fmt.Sprintf(`{"name":%q,"interface":%q,"default-route":["169.254.1.1"]}`, name, ifname)
+	}
+	n.pod("web", "u1", "["+lead("a", "net1")+"]")
+	n.add(podRequest("web", "u1", "c1", at))
+	n.has(at, "eth0", "net1")
+	n.stop() // the test plugs
+	defer n.follows()()
+	asks := func(text string) error {
+		n.pod("web", "u1", text)
+		pod := api.Pod{Namespace: "default", Name: "web", UID: "u1"}
+		nettest.Eventually(t, "the agent to know it", func() bool {
+			nets, _, err := n.networks.Cluster.Asks(t.Context(), &pod)
+			return err == nil && nets == text
+		})
+		return n.plugger.Plug(t.Context(), &pod)
+	}
+	keeps := `[{"name":"a","interface":"net1"},` + lead("b", "web") + `]` // a change of default-route alone changes nothing
+	wantError(t, asks(keeps), 7, "network default/a as net1 has the default route")
+	n.has(at, "eth0", "net1")
+	must(t, asks("["+lead("b", "web")+"]"))
+	n.has(at, "eth0", "web")
+	n.del("c1", true)
 }
 
 // The agent was away while the pod asked for other networks, and while the API server could not be told: both are made good.

@@ -77,7 +77,7 @@ func (e *Entry) short() (stamp.Stamp, bool) {
 	if !e.Record.Adopted {
 		return stamp.Stamp{}, false
 	}
-	s, ok := stamp.Parse(e.Interface.Alias)
+	s, ok := stamp.ParseEnd(e.Interface.Alias)
 	k, err := s.Key()
 	return s, ok && err == nil && s.Short() && k == e.Record.Key
 }

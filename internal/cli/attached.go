@@ -12,12 +12,14 @@ import (
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/ledger"
 )
 
 // attached returns the pods that the agent has or, if the agent is away, that its ledger has. attached
 // leaves out pods whose release is promised or whose deletion is queued: their runtime needs the plugin
-// no more, unless DEL told the runtime to repeat it. A lost ledger cannot tell which pods are attached.
+// no more, unless DEL told the runtime to repeat it. Of a ledger, attached also leaves out pods that have certainly
+// ended: if the runtime's network is another CNI's by now, no DEL tells Berth of their end. A lost ledger cannot tell which pods are attached.
 // It is certain that no pod is attached only if no agent has ever run.
 func (a *app) attached(ctx context.Context) (pods []string, err error) {
 	list, err := a.list(ctx, api.Filter{})
@@ -46,7 +48,7 @@ func (a *app) attached(ctx context.Context) (pods []string, err error) {
 }
 
 // needing returns the pods of a ledger whose runtime still needs the plugin. A pod does not need the
-// plugin if its DEL is in the queue, and nobody has to repeat that DEL.
+// plugin if its DEL is in the queue and nobody has to repeat that DEL, or if the pod has ended.
 func needing(owners []hold.Owner, queue []deletions.Entry) (pods []string) {
 	ended := slices.DeleteFunc(slices.Clone(queue), func(q deletions.Entry) bool { return q.Record.Again })
 	for _, o := range owners {
@@ -57,19 +59,38 @@ func needing(owners []hold.Owner, queue []deletions.Entry) (pods []string) {
 	return pods
 }
 
-// wanted reports whether an attachment's release is not promised, and no deletion for it is in the
-// queue.
+// wanted reports whether an attachment's release is not promised, its pod has not certainly ended, and no deletion for it
+// is in the queue.
 func wanted(o hold.Owner, r attachment.Record, queue []deletions.Entry) bool {
 	if !o.Wanted() {
 		return false
 	}
 	boot := bootID()
+	if ended(r, boot) {
+		return false
+	}
 	for _, q := range queue {
 		if q.Record.Key() == r.Key && r.BeganBeforeDeletion(q.Record.Boot, q.Record.Started, boot) {
 			return false
 		}
 	}
 	return true
+}
+
+// ended reports whether an attachment's pod has certainly ended: it is of an earlier boot, or its network namespace is gone. A regular
+// file at the namespace's path tells nothing: a container sees it in place of a mount that it has not got.
+func ended(r attachment.Record, boot string) bool {
+	if was, _, known := strings.Cut(r.Epoch, "/"); known && boot != "" && was != boot {
+		return true
+	}
+	if r.Netns.Path == "" {
+		return false
+	}
+	at, err := r.Netns.Open()
+	if err == nil {
+		at.Close()
+	}
+	return errors.Is(err, ns.ErrGone) && !errors.Is(err, ns.ErrNotNetns) && ns.Visible(r.Netns.Path) == nil
 }
 
 // orContainer names a pod, or else its container.

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berth-net/berth/api/client"
+	"github.com/berth-net/berth/conform/command"
 	"github.com/berth-net/berth/internal/demo"
 )
 
@@ -52,12 +53,18 @@ func (a *app) report(c *cobra.Command, err error) int {
 		code   coded
 		wrong  usage
 		inner  *exec.ExitError
+		judged *command.Failure
 	)
 	switch {
 	case err == nil:
 		return 0
 	case errors.As(err, &answer):
 		return int(answer)
+	case errors.As(err, &judged): // of berth conform
+		if judged.Err != nil {
+			a.complain("%s", oneLine(judged.Err))
+		}
+		return judged.Code
 	case errors.As(err, &code):
 		a.complain("%s%s", oneLine(err), a.remedy(err))
 		return code.code

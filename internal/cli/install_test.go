@@ -20,6 +20,7 @@ import (
 	"github.com/berth-net/berth/internal/cri"
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/test/programs"
 )
@@ -135,6 +136,39 @@ func TestNeedingThePlugin(t *testing.T) {
 	} {
 		if pods := needing(owners, test.queue); len(pods) != test.want {
 			t.Errorf("%s: %v", name, pods)
+		}
+	}
+}
+
+// A pod that has certainly ended needs the plugin no more: its runtime may have told another CNI's plugin.
+func TestEndedPodNeedsNoPlugin(t *testing.T) {
+	nettest.Need(t)
+	lives, gone, other := nettest.Pod(t), nettest.Pod(t), nettest.Pod(t)
+	was := gone.Ref()
+	nettest.Delete(t, gone)
+	another := lives.Ref()
+	another.Path = other.Ref().Path
+	file, hidden := lives.Ref(), lives.Ref()
+	file.Path, hidden.Path = filepath.Join(t.TempDir(), "file"), filepath.Join(t.TempDir(), "no folder", "ns")
+	nettest.Must(t, os.WriteFile(file.Path, nil, 0o600))
+	this := bootID() + "/1/2/3"
+	for name, test := range map[string]struct {
+		epoch string
+		netns ns.Ref
+		want  int
+	}{
+		"it lives":                      {this, lives.Ref(), 1},
+		"nothing is at the path":        {this, was, 0},
+		"another pod is at the path":    {this, another, 0},
+		"a file is at the path":         {this, file, 1},
+		"nobody sees the path's folder": {this, hidden, 1},
+		"nobody knows the namespace":    {this, ns.Ref{}, 1},
+		"it is of an earlier boot":      {"earlier/1/2/3", lives.Ref(), 0},
+		"its record has no epoch":       {"", lives.Ref(), 1},
+	} {
+		r := attachment.Record{Key: attachment.Key{Network: "net", ContainerID: "c", Ifname: "eth0"}, Epoch: test.epoch, Netns: test.netns}
+		if pods := needing([]hold.Owner{{ID: "aaaaaaaaaa", Meta: r.Encode()}}, nil); len(pods) != test.want {
+			t.Errorf("%s: %v need the plugin", name, pods)
 		}
 	}
 }

@@ -47,6 +47,7 @@ var kinds = hold.Kinds{
 	{New: func() hold.Spec { return new(delegate.Spec) }},
 	{New: func() hold.Spec { return new(podgateway.Spec) }},
 	{New: func() hold.Spec { return new(delegate.IPAM) }},
+	{New: func() hold.Spec { return new(delegate.Lease) }},
 	{New: func() hold.Spec { return new(deviceinfo.Spec) }},
 	{New: func() hold.Spec { return new(podstatus.Spec) }},
 }

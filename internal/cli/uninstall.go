@@ -31,11 +31,13 @@ func (a *app) uninstallCommand() *cobra.Command {
 configurations (conflists) and the folders that it made. --runtime, --bin-dir,
 --conf-dir or --name remove only what is there. It refuses while pods are
 attached, because their runtime needs the plugin to detach them; if one comes
-while the configurations are removed, the plugin stays. It keeps a
-configuration that somebody has edited, and the plugin while a configuration
-uses it. It says what else there is of Berth on the node: "berthd --remove" gives
-back what the stopped agent holds there. A dry run shows all that also while
-pods are attached.
+while the configurations are removed, the plugin stays. A pod that ended while no
+agent ran does not count, even if its runtime told another network's plugin of
+its end: "berthd --remove" gives back what that pod had, and uninstall removes
+what the runtime's cache (/var/lib/cni) has kept of it. It keeps a configuration
+that somebody has edited, and the plugin while a configuration uses it. It says
+what else there is of Berth on the node: "berthd --remove" gives back what the
+stopped agent holds there. A dry run shows all that also while pods are attached.
 
 The exit code is 3 if pods are attached, or if berth cannot tell whether they
 are.`,
@@ -86,6 +88,11 @@ func (a *app) uninstall(ctx context.Context, f placeFlags) error {
 	var past []fileView
 	if failed == nil {
 		past, failed = a.removeHistory(ctx, f.dryRun)
+	}
+	if failed == nil && refused == nil && u.kept == "" && !f.force {
+		var cached []fileView
+		cached, failed = a.removeCached(f.dryRun)
+		past = append(past, cached...)
 	}
 	done := slices.Concat(u.done, past, a.leaves(alone && u.all()))
 	err = a.print(done, func() {

@@ -232,7 +232,7 @@ func hostVeth(interfaces []byte) string {
 	for _, fields := range objects(interfaces) {
 		name, err1 := fields.Text("name")
 		sandbox, err2 := fields.Text("sandbox")
-		if err1 == nil && err2 == nil && sandbox == "" && stamp.IsLink(name) {
+		if err1 == nil && err2 == nil && sandbox == "" && stamp.IsEnd(name) {
 			return name
 		}
 	}

@@ -20,7 +20,7 @@ func changed(before, after oracle.State) (found []string) {
 	for line := range strings.Lines(before.Diff(after)) {
 		sign, what := line[0], strings.TrimSpace(line[1:])
 		if words := strings.Fields(what); words[0] == "nft" {
-			what = "nftables table " + words[2]
+			what = "nftables table " + words[3] // nft table FAMILY NAME ...
 		}
 		if sign == '-' {
 			what += " is gone"

@@ -28,7 +28,7 @@ import (
 // The caller keeps the turn until the owner is committed. Otherwise, if two callers adopted
 // the same pod, one could claim the addresses and the other commit.
 func (d *Drain) adopt(w *work, r deletions.Record) {
-	id, named := stamp.LinkID(r.Link)
+	id, named := stamp.EndID(r.Link)
 	if !named {
 		id = hold.NewID()
 	} else if _, known := d.Ledger.Owner(id); known {
@@ -48,7 +48,7 @@ func (d *Drain) adopt(w *work, r deletions.Record) {
 	rec.Netns.Path = r.Netns
 	addrs := parseAddrs(r.Addresses)
 	var seen *mode.Sight
-	if named {
+	if stamp.IsLink(r.Link) { // a port of a bridge is nobody's whom the ledger lacks: the sweep deletes it
 		var err error
 		if seen, err = d.finder.Sight(r.Link, rec.Key, addrs); err != nil {
 			w.errs = append(w.errs, err)

@@ -95,6 +95,6 @@ func Later(d **Drain) func(hold.ID) (bool, error) {
 }
 
 func hasLink(e *attachment.Entry, name string) bool {
-	id, ok := stamp.LinkID(name)
+	id, ok := stamp.EndID(name)
 	return ok && id == e.Owner.ID
 }

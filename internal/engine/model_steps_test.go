@@ -375,7 +375,7 @@ func (r *modelRun) doUndo(ctx context.Context, name string) bool {
 // released must not count as left over.
 func (r *modelRun) doSweep(ctx context.Context) {
 	rep, err := r.Sweep(ctx)
-	if err != nil && r.plan.Surfaced() == "" && !r.isTwice(err) {
+	if err != nil && r.plan.Surfaced() == "" && !r.isTwice(err) && !r.isLate(err) {
 		r.t.Errorf("sweep: %v; %v", err, rep)
 	}
 	r.mu.Lock()
@@ -385,6 +385,12 @@ func (r *modelRun) doSweep(ctx context.Context) {
 			r.t.Errorf("the sweep takes %s for left over", f.Hold.Spec)
 		}
 	}
+}
+
+// isLate reports whether an error may say no more than that the machine is slow: outside a bubble, a call can reach its limit although
+// nothing hangs.
+func (r *modelRun) isLate(err error) bool {
+	return !r.shape.bubble && strings.Contains(err.Error(), "the release has not ended within")
 }
 
 // expire lets a process come to its end.

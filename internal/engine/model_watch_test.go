@@ -180,6 +180,9 @@ func (r *modelRun) wantTried() {
 		return
 	}
 	time.Sleep(2*r.pause() + 10*time.Millisecond)
+	if !r.plan.lasts("release ") { // another fault has surfaced meanwhile, and the engine may be dead
+		return
+	}
 	for _, o := range r.ledger.Owners() {
 		if o.Wanted() || r.stays(o.ID) || r.isStoodOn(o.ID) || !o.Ordered && len(r.ledger.Needers(o.ID)) == 0 {
 			continue

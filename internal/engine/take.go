@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/turn"
 )
 
 // undo limits how long a Take that failed waits until the owner's release is promised
@@ -19,7 +20,8 @@ const undo = 10 * time.Second
 
 // Take writes an owner into the ledger, with ops in the same commit, and then acquires
 // the owner's holds in their order. When Take returns nil, the owner has all of its
-// holds, and they can be used.
+// holds, and they can be used. If ctx has a spot in a line (turn.InLine), Take acquires the holds when the Take ahead
+// has acquired its own: the ledger has the owner before that, and what the holds have discovered after that.
 //
 // A *RefusedError, such as one around a *ledger.NameTakenError, says that nothing has
 // changed. After any other error the owner is being released, or is gone already: its
@@ -41,6 +43,9 @@ func (e *Engine) Take(ctx context.Context, o hold.Owner, ops ...ledger.Op) error
 		return &RefusedError{err}
 	}
 	e.event(Attaching, o, "", nil)
+	if err == nil {
+		err = turn.SpotOf(taking).Come(taking)
+	}
 	if err == nil {
 		var failed int
 		failed, err = e.acquireAll(taking, o, 0)
@@ -161,10 +166,14 @@ func (e *Engine) takeable(o hold.Owner) error {
 // acquireAll acquires an owner's holds from the index `from` on, and then waits until all of them
 // can be used. It stops at the first hold that fails, and returns the index of that hold. A failed
 // hold of stage Tell does not stop acquireAll. The engine writes what a hold discovers to the
-// ledger before it acquires the next hold.
+// ledger before it acquires the next hold. Once no hold is left to acquire, the one behind in a line may go on (turn.Spot).
 func (e *Engine) acquireAll(ctx context.Context, o hold.Owner, from int) (failed int, err error) {
 	for i := from; i < len(o.Holds); {
-		for _, err := range e.abreast(ctx, o.Holds[i:]) {
+		errs := e.abreast(ctx, o.Holds[i:])
+		if i+len(errs) == len(o.Holds) && errors.Join(errs...) == nil {
+			turn.SpotOf(ctx).Done()
+		}
+		for _, err := range errs {
 			h := o.Holds[i]
 			i++
 			k, _ := e.kind(h)

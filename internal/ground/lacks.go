@@ -21,6 +21,7 @@ var lacks = []struct {
 	{nft.Limit, api.LackConnections, "one pod can fill the connection tracking table (nft_connlimit, nft_numgen)"},
 	{nft.Multipath, api.LackMultipath, "a program of the node that speaks MPTCP with a pod is told only after a timeout that the pod is gone (nft_exthdr, Linux 5.18)"},
 	{nft.HostPorts, api.LackHostPorts, "pods with host ports are not attached (nft_nat, nft_masq, nft_fib, nft_ct)"},
+	{nft.Bridges, api.LackBridges, "pods behind the bridge of another plugin get no host ports (nf_tables_bridge)"},
 	{nft.Shadows, api.LackShadows, "a pod can get the host port of another pod towards a machine that it sends to (Linux 6.5)"},
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/bridgeport"
 	"github.com/berth-net/berth/internal/kinds/delegate"
 	"github.com/berth-net/berth/internal/kinds/deviceinfo"
 	"github.com/berth-net/berth/internal/kinds/flows"
@@ -36,7 +37,8 @@ type Doors struct {
 	Tunnel     Tunnel                        // to other nodes
 	WireGuard  Tunnel                        // to other nodes, encrypted; nil: a node in memory has none
 	Links      Links
-	Macvlans   Macvlans // nil: a node in memory has none
+	Macvlans   Macvlans    // nil: a node in memory has none
+	Bridged    BridgePorts // nil: a node in memory has none
 	Ports      Ports
 	Shaping    Shaping             // limits on links of other plugins
 	Delegates  *delegate.Delegates // networks that other plugins make
@@ -61,9 +63,12 @@ func (d *Doors) List(t Tracked, r flows.Routes) hold.Kinds {
 	}
 	all = append(all, d.NodeRoutes.Kind(), flows.Kind(t, r), d.Links.Kind(), d.Shaping.Kind())
 	if d.Macvlans != nil {
-		all = append(all, d.Macvlans.Kind())
+		all = append(all, d.Macvlans.Kind(), d.Macvlans.IPsKind())
 	}
-	return append(all, d.Ports.Kind(), d.Infos.Kind(), d.Delegates.Kind(), d.Delegates.IPAMKind(), d.Gateways, d.Statuses.Kind())
+	if d.Bridged != nil {
+		all = append(all, d.Bridged.Kind(), d.Bridged.IPsKind())
+	}
+	return append(all, d.Ports.Kind(), d.Infos.Kind(), d.Delegates.Kind(), d.Delegates.IPAMKind(), d.Delegates.LeaseKind(), d.Gateways, d.Statuses.Kind())
 }
 
 // Tunnel is the tunnel to other nodes.
@@ -98,6 +103,7 @@ func Open(here *ns.Netns, conn *rtnl.Conn, m Marks, h Hooks) Doors {
 		WireGuard:  wireguard.New(wire),
 		Links:      links,
 		Macvlans:   macvlan.New(macvlan.Options{Conn: conn, At: here, Instance: m.Instance, Deletions: h.Deletions, Going: h.Going}),
+		Bridged:    bridgeport.New(bridgeport.Options{Conn: conn, At: here, Instance: m.Instance, Since: h.Since, Going: h.Going}),
 		Ports:      OpenPorts(barrier, m, h),
 		Shaping:    shaping.New(shaping.Options{Conn: conn, Unpoliced: h.Unpoliced}),
 		Delegates:  OpenDelegates(h),
@@ -231,8 +237,20 @@ type Links interface {
 // Macvlans are the pods' macvlans.
 type Macvlans interface {
 	Kind() hold.Kind
+	IPsKind() hold.Kind
 	VerifyPod(context.Context, hold.Hold) error
 	Survey(each func(self ns.Ref, f func(*ns.Netns))) []macvlan.Seen
+}
+
+// BridgePorts are the pods' ports on bridges of the node.
+type BridgePorts interface {
+	Kind() hold.Kind
+	IPsKind() hold.Kind
+	VerifyPod(context.Context, hold.Hold) error
+	Restamp(s *bridgeport.Spec, start int64) error
+	Bridge(name string) (rtnl.Bridge, error)
+	Whole() ([]rtnl.Link, error)
+	Survey(each func(self ns.Ref, f func(*ns.Netns))) ([]bridgeport.Seen, error)
 }
 
 // Maps are the maps of host ports in a table.

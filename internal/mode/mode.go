@@ -28,9 +28,9 @@ type Mode interface {
 	Name() string
 	// Pooled reports whether attachments of the mode have addresses of the agent's pools.
 	Pooled() bool
-	// NeedsPod reports whether giving back what an attachment holds takes the pod's network namespace, which a runtime removes soon
+	// NeedsPod reports whether giving back what an attachment, o, holds takes the pod's network namespace, which a runtime removes soon
 	// after DEL: DEL waits for a moment.
-	NeedsPod() bool
+	NeedsPod(o hold.Owner) bool
 
 	// Fit refuses an attachment if the record's pool, or the mode, cannot give what the
 	// configuration asks for. It changes nothing.
@@ -118,9 +118,9 @@ type Finder interface {
 // repeated ADD completes the attachment; its release is that of any other.
 type Completer interface {
 	Mode
-	// Lender is the name of the kind of what an incomplete attachment has. Whoever gives that knows an attachment by its key alone: a former
-	// attachment of the key has to have given its own back before the engine takes another one.
-	Lender() string
+	// Lenders are the names of the kinds of what an incomplete attachment has from others. Whoever gives that knows an attachment by its key alone: a
+	// former attachment of the key has to have given its own back before the engine takes another one.
+	Lenders() []string
 	// Incomplete reports whether an attachment lacks something.
 	Incomplete(o hold.Owner) bool
 	// Complete returns the change that gives an incomplete attachment what it lacks. undo gives back names that Complete has chosen; the caller

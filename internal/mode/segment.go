@@ -27,6 +27,15 @@ type Segments interface {
 	PoolsWith(segment bool) []string
 }
 
+// NativePools are the agent's pools, as native modes ask them.
+type NativePools interface {
+	Segments
+	// CIDRs returns the prefixes from which a pool gives addresses.
+	CIDRs(pool string) []netip.Prefix
+	// PoolOf returns the name of the pool that has an address; "" if none has it.
+	PoolOf(netip.Addr) string
+}
+
 // FitPool refuses a pool of the wrong sort for a mode. A native mode needs a pool that has a segment; another mode needs one that has none.
 func FitPool(mode, pool string, native bool, s Segments) error {
 	if native == (s.Segment(pool) != nil) {
@@ -66,9 +75,8 @@ func FitGateways(gateways []netip.Addr, pool string, s *ipam.Segment) error {
 // FitMaster refuses a link of the node, named by a key of the configuration, on which no pod may be: one that is not there, and Berth's own,
 // through which other pods' traffic goes.
 func FitMaster(key, name string, link func(string) (rtnl.Link, error)) error {
-	_, pods := stamp.OfLink(name)
 	_, tunnel := stamp.OfTunnel(name)
-	if pods || tunnel {
+	if stamp.IsEnd(name) || tunnel {
 		return cni.Errorf(cni.CodeConfig, "invalid configuration: "+key, "%s is %q, which is a link of Berth's own; want another link of the node", key, name)
 	}
 	_, err := link(name)

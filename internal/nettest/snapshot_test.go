@@ -123,7 +123,7 @@ func otherChanges() []change {
 			"+conntrack proto 17 src 10.88.0.2 dst 10.88.0.3 sport 1000 dport 53 reply src 10.88.0.3"},
 		{"conntrack6", func() error { return entry(unix.AF_INET6, "fd00::2", "fd00::3") }, flush,
 			"+conntrack proto 17 src fd00::2 dst fd00::3 sport 1000 dport 53 reply src fd00::3"},
-		{"nft", addTable, delTable, "+nft inet berth-test chain drop rule 000 "},
+		{"nft", addTable, delTable, "+nft table inet berth-test chain drop rule 000 "},
 	}
 }
 
@@ -175,19 +175,19 @@ func TestSnapshotShowsNftWhole(t *testing.T) {
 	Must(t, node.Do(addTable))
 	got := Snapshot(t, node).Only("nft").String()
 	for _, want := range []string{
-		"nft inet berth-test\n",
-		"nft inet berth-test chain drop type filter hook 0 device \"\" priority -300 policy 1\n",
-		"rule 000 Meta{", " Counter Verdict{",
-		"nft inet berth-test set pools key ipv4_addr",
-		"nft inet berth-test set pools element 0a000001-",
-		"nft inet berth-test object 1 hits",
+		"nft table inet berth-test\n",
+		"nft table inet berth-test chain drop { type filter hook prerouting priority -300; policy accept; }\n",
+		"nft table inet berth-test chain drop rule 000 iifgroup 150994944 counter drop\n",
+		"nft table inet berth-test set pools { type ipv4_addr; }\n",
+		"nft table inet berth-test set pools element 10.0.0.1\n",
+		"nft table inet berth-test counter hits\n",
 	} {
 		if !strings.Contains(got+"\n", want) {
 			t.Errorf("%q is missing in:\n%s", want, got)
 		}
 	}
 	Run(t, node, "nft add table inet berth-test { flags dormant ; }") // the table's rules do not hold any more
-	if got := Snapshot(t, node).Only("nft").String() + "\n"; !strings.Contains(got, "nft inet berth-test flags 0x1\n") {
+	if got := Snapshot(t, node).Only("nft").String() + "\n"; !strings.Contains(got, "nft table inet berth-test { flags dormant; }\n") {
 		t.Errorf("that the table sleeps is missing in:\n%s", got)
 	}
 }

@@ -177,3 +177,17 @@ func (n *Node) WholeOwner(l rtnl.Link) (id hold.ID, whole bool) {
 	id, ours := stamp.LinkID(name)
 	return id, ours && link.IsWhole(n.Groups, l)
 }
+
+// OwnMacvlans goes through the pods, and returns whose this instance's macvlans are that are whole: no link of the node leads to a macvlan. A pod that
+// may change its interfaces can hide its macvlan, or feign one.
+func (n *Node) OwnMacvlans() (whose []string) {
+	if n.Macvlans == nil {
+		return nil
+	}
+	for _, s := range n.Macvlans.Survey(link.EachNetns) {
+		if !s.Going {
+			whose = append(whose, s.Whose)
+		}
+	}
+	return whose
+}

@@ -19,7 +19,7 @@ import (
 )
 
 // ErrLedgerLost says that this agent's pods are here, and no ledger that knows of them. With an
-// empty ledger their links would have no owner, and the sweep would remove the links.
+// empty ledger their links would have no owner, and the sweep would remove the links; and others would get the addresses of their macvlans.
 var ErrLedgerLost = errors.New("the agent's ledger is lost")
 
 // ErrLedgerOld says that the ledger does not know of some of this agent's pods: an older copy
@@ -58,7 +58,7 @@ func (r *Rebuild) begin() error {
 	if err := r.SameEpoch(); err != nil {
 		return err
 	}
-	links, err := r.node.OwnLinks()
+	links, err := r.ownEnds()
 	if err != nil {
 		return err
 	}
@@ -74,6 +74,12 @@ func (r *Rebuild) begin() error {
 	if first, yes := r.First(); yes {
 		_, err = ledger.Replace(r.ledger, []ledger.Op{ledger.Founded(first)})
 		return err
+	}
+	// Queued deletions do not count: without a ledger nothing leads them to a macvlan.
+	if inPods := r.node.OwnMacvlans(); len(inPods) > 0 {
+		return fmt.Errorf("%w: %s is missing, but this agent's macvlans are in pods (%d, such as that of %s): "+
+			"put the ledger back, or rebuild it from the links: %s",
+			ErrLedgerLost, r.Root.Ledger(), len(inPods), inPods[0], r.rebuildCommand())
 	}
 	r.Log.Warn("the ledger was lost, and none of its pods is left; the agent begins a new ledger, and all addresses rest first", "ledger", r.Root.Ledger())
 	_, err = ledger.Replace(r.ledger, []ledger.Op{r.ground.Quarantine()})
@@ -136,14 +142,40 @@ func (r *Rebuild) unknown(owned func(hold.ID) bool) ([]rtnl.Link, error) {
 	if err != nil && !errors.Is(err, kernel.ErrInterrupted) {
 		return nil, fmt.Errorf("looking for the links of this agent's pods: %w", err)
 	}
+	ports, look := r.ports()
+	if look != nil {
+		return nil, look
+	}
+	ports = slices.DeleteFunc(ports, func(l rtnl.Link) bool {
+		id, _ := stamp.EndID(l.Name)
+		return owned(id)
+	})
 	if err == nil && !slices.ContainsFunc(seen, isNew) {
-		return nil, nil
+		return ports, nil
 	}
 	links, err := r.node.OwnLinks() // again, because the list above may have been read before the last agent ended
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(links, func(l rtnl.Link) bool { return !isNew(l) }), nil
+	return append(slices.DeleteFunc(links, func(l rtnl.Link) bool { return !isNew(l) }), ports...), nil
+}
+
+// ports returns this agent's ports of bridges that are whole.
+func (r *Rebuild) ports() ([]rtnl.Link, error) {
+	if r.node.Bridged == nil {
+		return nil, nil
+	}
+	return r.node.Bridged.Whole()
+}
+
+// ownEnds returns the links and the whole ports of this agent's pods.
+func (r *Rebuild) ownEnds() ([]rtnl.Link, error) {
+	links, err := r.node.OwnLinks()
+	if err != nil {
+		return nil, err
+	}
+	ports, err := r.ports()
+	return append(links, ports...), err
 }
 
 // undoomed returns the links that no queued deletion is about. The deletions adopt the other
@@ -179,7 +211,7 @@ func (r *Rebuild) explain(err error) error {
 	if !errors.As(err, &damaged) {
 		return err
 	}
-	links, look := r.node.OwnLinks()
+	links, look := r.ownEnds()
 	if look != nil {
 		return errors.Join(err, look)
 	}

@@ -34,7 +34,7 @@ func RefuseOrphans(d *daemon.Daemon, n *node.Node) error {
 	served := map[string]bool{}
 	var orphans []rtnl.Link
 	for _, l := range links {
-		s, _ := stamp.Parse(l.Alias)
+		s, _ := stamp.ParseEnd(l.Alias)
 		if _, asked := served[s.Instance]; !asked {
 			served[s.Instance] = d.Others(s.Instance)
 		}
@@ -53,7 +53,7 @@ func RefuseOrphans(d *daemon.Daemon, n *node.Node) error {
 	if err != nil || len(left) == 0 {
 		return err
 	}
-	s, _ := stamp.Parse(left[0].Alias)
+	s, _ := stamp.ParseEnd(left[0].Alias)
 	return fmt.Errorf("%w: no agent serves instance %s, but its pods have links on the node (%d, such as %s), and root %s is new: "+
 		"if the instance is the former one of this root, whose state is lost, put the root's folders back, or write %s into %s and run %s; "+
 		"if the instance belongs to another agent of this node, start that agent first, or give both agents the host's /run, which has its lock; or delete these pods; "+
@@ -66,5 +66,5 @@ func RefuseOrphans(d *daemon.Daemon, n *node.Node) error {
 func wholeOfAny(l rtnl.Link) bool {
 	s, stamped := stamp.Parse(l.Alias)
 	groups, err := stamp.GroupsOf(s.Instance)
-	return stamped && err == nil && link.IsWhole(groups, l)
+	return stamped && err == nil && link.IsWhole(groups, l) || stamp.IsWholePort(l.Alias, l.Group)
 }

@@ -45,7 +45,7 @@ type process struct {
 func (r *Runner) start(ctx context.Context, path string, env []string, stdin []byte) (*process, error) {
 	s, err := newStreams(r.output)
 	if err != nil {
-		return nil, cni.Errorf(cni.CodeTryAgain, "a plugin cannot be run", "making pipes: %v", err)
+		return nil, cni.Errorf(cni.CodeTryAgain, wire.MsgUnrunable, "making pipes: %v", err)
 	}
 	var pid int
 	began := time.Now()
@@ -112,7 +112,7 @@ func unstarted(path string, err error) error {
 	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOMEM):
 		code = cni.CodeTryAgain
 	}
-	return cni.Errorf(code, "a plugin cannot be run", "starting %s of %s: %s", name, filepath.Clean(folder), why)
+	return cni.Errorf(code, wire.MsgUnrunable, "starting %s of %s: %s", name, filepath.Clean(folder), why)
 }
 
 // kill kills the process group. It must not be called after reap: the id may be another's then.

@@ -34,7 +34,7 @@ func (r *Runner) run(ctx context.Context, req wire.Request) (a wire.Answer, err 
 	arrived := time.Now()
 	p, err := r.queue.enter(ctx, verb, container, about)
 	if err != nil {
-		return a, cni.Errorf(cni.CodeTryAgain, "a plugin did not get its turn", "%s: %v", about, err)
+		return a, cni.Errorf(cni.CodeTryAgain, wire.MsgNoTurn, "%s: %v", about, err)
 	}
 	left := false
 	defer func() {

@@ -2,6 +2,7 @@ package runner_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/runner"
+	"github.com/berth-net/berth/internal/runner/client"
 	"github.com/berth-net/berth/internal/runner/wire"
 )
 
@@ -241,6 +243,9 @@ func TestCannotRun(t *testing.T) {
 		a, err := w.client.Run(t.Context(), w.request(plugin, "ADD", "pod"))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %+v, %v, want %s", plugin, a, err, want)
+		}
+		if !errors.As(err, new(*client.UnstartedError)) {
+			t.Errorf("%s: nobody hears that it was not executed: %T", plugin, err)
 		}
 	}
 	left, err := os.ReadDir(w.root.Running())

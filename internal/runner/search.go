@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/patience"
+	"github.com/berth-net/berth/internal/runner/wire"
 )
 
 // answering is how long the file system of a folder of plugins may take to answer.
@@ -39,15 +40,15 @@ func (s *search) find(name string, folders []string) (string, error) {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
-			return "", cni.Errorf(cni.CodeIO, "a plugin cannot be run", "looking for %s in %s: %v", name, folder, err)
+			return "", cni.Errorf(cni.CodeIO, wire.MsgUnrunable, "looking for %s in %s: %v", name, folder, err)
 		case !info.Mode().IsRegular():
 		case info.Mode()&0o111 == 0:
-			return "", cni.Errorf(cni.CodeIO, "a plugin cannot be run", "%s in %s is not executable", name, folder)
+			return "", cni.Errorf(cni.CodeIO, wire.MsgUnrunable, "%s in %s is not executable", name, folder)
 		default:
 			return path, nil
 		}
 	}
-	return "", cni.Errorf(cni.CodeIO, "a plugin is not there", "%s is not in %s", name, strings.Join(folders, ", "))
+	return "", cni.Errorf(cni.CodeIO, wire.MsgAbsent, "%s is not in %s", name, strings.Join(folders, ", "))
 }
 
 // stat is os.Stat in the namespace. A thread that hangs never comes back to the others.

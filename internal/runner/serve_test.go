@@ -133,7 +133,7 @@ func TestSocket(t *testing.T) {
 	must(t, os.Remove(w.root.RunnerSocket()))
 	fresh := client.New(w.root.RunnerSocket())
 	defer fresh.Close()
-	if _, err := fresh.Run(t.Context(), w.request("fine", "ADD", "pod")); !errors.Is(err, client.ErrAway) {
+	if _, err := fresh.Run(t.Context(), w.request("fine", "ADD", "pod")); !errors.Is(err, client.ErrAway) || !errors.As(err, new(*client.UnstartedError)) {
 		t.Errorf("without a socket: %v", err)
 	}
 	nettest.Eventually(t, "the socket to come back", func() bool {

@@ -107,6 +107,7 @@ type Stamp struct {
 	alias string // the alias without its start and its addresses
 	addrs string
 	short bool
+	port  bool // the alias is a port's
 }
 
 // Parse reads an alias that Alias may have written; false for any other. It does not check
@@ -176,10 +177,14 @@ func cutStart(alias string, full bool) (rest string, start int64) {
 
 // Since returns the alias with another start. A Short alias always gets a start that is known: 1 for 0.
 func (s Stamp) Since(start int64) string {
+	alias := withAddresses(withStart(s.alias, start), s.addrs)
 	if s.short {
-		return startFirst(s.alias, max(start, 1))
+		alias = startFirst(s.alias, max(start, 1))
 	}
-	return withAddresses(withStart(s.alias, start), s.addrs)
+	if s.port {
+		return asPort(alias)
+	}
+	return alias
 }
 
 // Addresses returns the pod's addresses, as texts; nil if the alias has no addresses.
@@ -196,16 +201,21 @@ func Alike(a, b string) bool {
 	if a == b {
 		return true
 	}
-	x, ok := Parse(a)
-	y, also := Parse(b)
-	if !ok || !also || x.Instance != y.Instance || x.ID != y.ID || x.addrs != "" && y.addrs != "" && x.addrs != y.addrs {
+	x, ok := ParseEnd(a)
+	y, also := ParseEnd(b)
+	if !ok || !also || x.port != y.port || x.Instance != y.Instance || x.ID != y.ID || x.addrs != "" && y.addrs != "" && x.addrs != y.addrs {
 		return false
 	}
 	return x.alias == y.alias || x.short && strings.HasPrefix(y.alias, x.alias) || y.short && strings.HasPrefix(x.alias, y.alias)
 }
 
 // Link returns the name that ADD gave the link.
-func (s Stamp) Link() string { return Link(s.Instance, s.ID) }
+func (s Stamp) Link() string {
+	if s.port {
+		return Port(s.Instance, s.ID)
+	}
+	return Link(s.Instance, s.ID)
+}
 
 // Is reports whether the alias is k's alias, as far as the alias goes (see Short).
 func (s Stamp) Is(k Key) bool {
@@ -239,10 +249,10 @@ func (s Stamp) Key() (k Key, err error) {
 var errElse = errors.New("the link does not belong to the attachment")
 
 // Check compares what a deletion names, a key and the name of its incarnation's host veth,
-// with the alias of the link of that name. It returns nil if the deletion means that link. The link
+// with the alias of the link of that name. It returns nil if the deletion means that link, which may be a port, too. The link
 // may be this instance's or another instance's.
 func Check(name, alias string, k Key) error {
-	s, ok := Parse(alias)
+	s, ok := ParseEnd(alias)
 	switch {
 	case !ok:
 		return fmt.Errorf("%w: its alias %.300q is not `berth INSTANCE ID KEY @START =ADDRESS,...`", errElse, alias)

@@ -173,9 +173,15 @@ func FuzzParse(f *testing.F) {
 	f.Add(Alias(instance, id, Key{"net", "c1", "eth0"}, 7))
 	f.Add(Alias(instance, id, Key{strings.Repeat("n", 128), strings.Repeat("c", 128), "eth0"}, 7))
 	f.Add("berth abcdefghij klmnopqrst a/b")
+	f.Add(PortAlias(instance, id, Key{"net", "c1", "eth0"}, 7))
 	f.Add("berth abcdefghij klmnopqrst @0000000000007 a/b/c")
 	f.Add(named(instance, id, Key{strings.Repeat("n", 128), strings.Repeat("c", 128), "eth0"})[:AliasLen])
 	f.Fuzz(func(t *testing.T, alias string) {
+		if s, ok := ParsePort(alias); ok {
+			if k, err := s.Key(); err == nil && len(alias) != AliasLen && s.addrs == "" && PortAlias(s.Instance, s.ID, k, s.Start) != alias {
+				t.Errorf("%q is read as %+v, %+v", alias, s, k)
+			}
+		}
 		s, ok := Parse(alias)
 		if !ok {
 			return

@@ -30,6 +30,7 @@ var stages = []stage{
 	{"ports", true, ports},
 	{"bandwidth", true, bandwidth},
 	{"networks", true, networks},
+	{"networks", true, others},
 	{"nodes", true, nodes},
 	{"cluster", true, clusterMemory},
 	{"between", true, between},

@@ -121,7 +121,7 @@ func (c *cluster) waitWhole() {
 		done(n.name + "'s agent is ready for pods")
 		n.proxy.until("kube-proxy of "+n.name+" to have written its rules", func() bool {
 			tables := nettest.Snapshot(t, n.net).Only("nft").String()
-			return strings.Contains(tables, "nft ip6 kube-proxy chain masquerading") && strings.Contains(tables, "default/kubernetes")
+			return strings.Contains(tables, "nft table ip6 kube-proxy chain masquerading") && strings.Contains(tables, "default/kubernetes")
 		})
 	}
 	c.waitAccount()

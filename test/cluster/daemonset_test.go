@@ -42,7 +42,7 @@ func buildImage(t *testing.T) (file string) {
 		if err := goBuild(nil, "-C", filepath.Join(tree, "build"), "build", "-o", maker, "./image"); err != nil { // as `make cluster` does
 			return err
 		}
-		return quiet(exec.Command(maker, filepath.Join(tree, "build/Dockerfile"), context, "test", path, runtime.GOARCH))
+		return quiet(exec.Command(maker, filepath.Join(tree, "build/Dockerfile"), context, "berth", "test", path, runtime.GOARCH))
 	})
 }
 

@@ -5,10 +5,7 @@ package cluster
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -24,16 +21,6 @@ import (
 // peerConflist is the network of a node without Berth. 10.250.0.0/16 is nobody else's.
 const peerConflist = `{"cniVersion": "1.0.0", "name": "peer", "plugins": [{"type": "bridge", "bridge": "cni0", "isGateway": true,
   "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.250.0.0/16"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}`
-
-// timed is a plugin that runs the one of its name in /opt/cni/timed, and notes how long that takes, in ns.
-const timed = `#!/bin/sh
-began=$(date +%s%N)
-/opt/cni/timed/${0##*/}
-code=$?
-ended=$(date +%s%N)
-[ "$CNI_COMMAND" = VERSION ] || echo "$CNI_COMMAND $((ended - began))" >> /var/log/cni-times
-exit $code
-`
 
 // packed is the manifest of pods that are all on one node.
 func packed(name, node string, replicas int) string {
@@ -74,13 +61,12 @@ func (n *node) timePlugins(name string) {
 	busybox := found(n.t, "busybox")
 	n.mustRun(busybox, "mkdir", "/opt/cni/timed")
 	n.mustRun(busybox, "mv", "/opt/cni/bin/"+name, "/opt/cni/timed/"+name)
-	n.write("opt/cni/bin/"+name, timed)
-	n.mustRun(busybox, "chmod", "755", "/opt/cni/bin/"+name)
+	n.timePlugin(name, "/opt/cni/timed/"+name)
 }
 
 // burst makes 30 pods on a node, makes them 100, and deletes them.
 func (c *cluster) burst(n *node, name string, round int) {
-	t := c.t
+	t, any := c.t, func(timing) bool { return true }
 	t.Helper()
 	links, err := netlink.NewHandleAt(netns.NsHandle(n.net.Fd()), unix.NETLINK_ROUTE)
 	must(t, err)
@@ -105,7 +91,7 @@ func (c *cluster) burst(n *node, name string, round int) {
 	c.apply(packed(app, n.name, 30))
 	c.settle("on "+n.name, app, 30)
 	ready := time.Since(began)
-	adds := n.times("ADD")
+	adds := n.times("ADD", any)
 	c.mustKubectl("scale", "deployment/"+app, "--replicas=100")
 	c.settle("on "+n.name, app, 100)
 	if count := veths(); count != before+100 {
@@ -115,29 +101,8 @@ func (c *cluster) burst(n *node, name string, round int) {
 	c.mustKubectl("delete", "deployment/"+app, "--wait=false")
 	nettest.Eventually(t, "the last link to be gone", func() bool { return veths() <= before })
 	gone := time.Since(began)
-	dels := n.times("DEL")
+	dels := n.times("DEL", any)
 	nettest.Eventually(t, "the pods to be gone", func() bool { return len(c.pods(app)) == 0 })
 	fmt.Printf("%-7s round %d: 30 pods ready %s, ADD p50 %s, p99 %s; 100 pods deleted, last link gone %s, DEL p50 %s, p99 %s\n",
 		name, round, ready.Round(time.Millisecond), rank(adds, 50), rank(adds, 99), gone.Round(time.Millisecond), rank(dels, 50), rank(dels, 99))
-}
-
-// times returns how long a node's plugins took for a verb, in order.
-func (n *node) times(verb string) (all []time.Duration) {
-	n.t.Helper()
-	raw, err := os.ReadFile(filepath.Join(n.disk, "var/log/cni-times"))
-	must(n.t, err)
-	for line := range strings.Lines(string(raw)) {
-		if f := strings.Fields(line); len(f) == 2 && f[0] == verb {
-			ns, err := strconv.ParseInt(f[1], 10, 64)
-			must(n.t, err)
-			all = append(all, time.Duration(ns))
-		}
-	}
-	slices.Sort(all)
-	return all
-}
-
-// rank returns the duration that so many percent do not exceed. sorted must not be empty.
-func rank(sorted []time.Duration, percent int) time.Duration {
-	return sorted[min(len(sorted)*percent/100, len(sorted)-1)].Round(10 * time.Microsecond)
 }

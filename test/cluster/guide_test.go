@@ -115,7 +115,7 @@ func (c *cluster) takeAway(t *testing.T) {
 // forwarding, with the routes that the kernel makes for it.
 func (n *node) ofNetworks() nettest.State {
 	n.t.Helper()
-	state := n.state().But([]string{"nft ip kube-proxy", "nft ip6 kube-proxy", "sysctl ", "route inet6 anycast "})
+	state := n.state().But([]string{"nft table ip kube-proxy", "nft table ip6 kube-proxy", "sysctl ", "route inet6 anycast "})
 	for _, dir := range []string{"etc/cni", "opt/cni", "run/flannel", "run/cni-ipam-state", "var/lib/cni/networks", "var/lib/cni/flannel"} {
 		state = state.And(nettest.Files(n.t, filepath.Join(n.disk, dir)))
 	}
@@ -123,7 +123,7 @@ func (n *node) ofNetworks() nettest.State {
 }
 
 // ofIptables are the tables and chains that the command itself makes as soon as it is asked for a rule. Rules are lines of their own.
-var ofIptables = regexp.MustCompile(`(?m)^\+nft ip6? (nat|filter)( chain [A-Z]+ type .*)?\n`)
+var ofIptables = regexp.MustCompile(`(?m)^\+nft table ip6? (nat|filter)( chain [A-Z]+ \{ type .*)?\n`)
 
 // takesOver has a network start, and takes the cluster to Berth, node by node. first is in commands that the guide has before its steps,
 // clean is in those that remove the old network from a node, and marks are in the names of all that it has there. Meanwhile all pods reach each

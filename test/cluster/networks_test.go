@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nad"
 	"github.com/berth-net/berth/internal/nettest"
 )
@@ -44,7 +45,7 @@ func (c *cluster) networkStatus(pod string, want ...string) {
 
 // granted leaves out of a manifest the capability SYS_RESOURCE, if the test's own machine does not have it: runc starts no container with more
 // than the machine has.
-func granted(t *testing.T, manifest string) string {
+func granted(t testing.TB, manifest string) string {
 	t.Helper()
 	has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, unix.CAP_SYS_RESOURCE, 0, 0, 0)
 	must(t, err)
@@ -58,25 +59,50 @@ func granted(t *testing.T, manifest string) string {
 	return line.ReplaceAllString(manifest, "")
 }
 
-// With deploy/kubernetes/networks.yaml, pods of a real cluster ask for networks of other plugins and of Berth. They get them by the agent and by
-// berth-runner in their containers, get others while they run, and leave nothing: while the API server and then berth-runner is away, too.
+// Multus and Berth give the same pods the same networks on a node of a real cluster, one after the other. Then, with
+// deploy/kubernetes/networks.yaml, pods ask for networks of other plugins and of Berth, and for others while they run. Berth makes them by the agent
+// and by berth-runner in their containers. Nothing is left of any pod.
 func TestNetworks(t *testing.T) {
 	c, _ := startEmpty(t, 1)
 	c.loadPlugins(t)
-	n := c.nodes[0]
-	c.apply(granted(t, manifest(t, "networks.yaml")))
+	berth := granted(t, manifest(t, "networks.yaml"))
+	c.apply(document(t, berth, "CustomResourceDefinition"))
+	c.mustKubectl("wait", "--for=condition=Established", "crd/network-attachment-definitions.k8s.cni.cncf.io", "--timeout=60s")
+	c.furnishMultus()
+	original := c.besideMultus("multus")
+	c.apply(berth)
 	c.mustKubectl("rollout", "status", "--namespace=kube-system", "daemonset/berth", "--timeout=120s")
 	c.waitWhole()
-	c.mustKubectl("wait", "--for=condition=Established", "crd/network-attachment-definitions.k8s.cni.cncf.io", "--timeout=60s")
+	c.compareWithMultus(original, c.besideMultus("berth-cni"))
+	c.severalNetworks()
+}
+
+// document returns the object of a kind in a manifest.
+func document(t *testing.T, manifest, kind string) string {
+	t.Helper()
+	all := strings.Split(manifest, "\n---\n")
+	i := slices.IndexFunc(all, func(one string) bool { return strings.Contains(one, "\nkind: "+kind+"\n") })
+	if i < 0 {
+		t.Fatalf("the manifest has no %s", kind)
+	}
+	return all[i] + "\n"
+}
+
+// asking has the pods of a deployment ask for further networks.
+func asking(deployment, networks string) string {
+	return regexp.MustCompile(`metadata: \{labels: \{app: \w+\}`).ReplaceAllString(deployment, "${0}, annotations: {"+nad.KeyNetworks+": '"+networks+"'}")
+}
+
+// severalNetworks: a pod has networks of two other plugins and one of Berth, gets others while it runs, and goes.
+func (c *cluster) severalNetworks() {
+	t, n := c.t, c.nodes[0]
+	t.Helper()
+	c.waitNetwork("berth")
 	const ptp = `{"cniVersion":"1.0.0","type":"ptp","ipam":{"type":"host-local","subnet":"10.20%d.0.0/24"}}`
 	c.apply(definition("one", fmt.Sprintf(ptp, 1)) + definition("two", fmt.Sprintf(ptp, 2)) + definition("own", `{"cniVersion":"1.0.0","type":"berth-cni"}`))
 	empty := c.states()
 
-	asking := func(name, networks string) string {
-		return strings.Replace(deployment(name, 1, 0), "metadata: {labels: {app: "+name+"}}",
-			"metadata: {labels: {app: "+name+"}, annotations: {"+nad.KeyNetworks+": '"+networks+"'}}", 1)
-	}
-	c.apply(asking("web", "one,own,two@last"))
+	c.apply(asking(deployment("web", 1, 0), "one,own,two@last"))
 	pod := c.settle("with three further networks", "web", 1)[0].Metadata.Name
 	c.networkStatus(pod, "berth eth0 2", "default/one net1 1", "default/own net2 2", "default/two last 1")
 	c.reach(c.pods("web"))
@@ -91,11 +117,46 @@ func TestNetworks(t *testing.T) {
 	if got := reserved(); len(got) != 2 {
 		t.Errorf("host-local has %v", got)
 	}
+	at, _ := n.inside(n.caches("berth")[pod])
+	defer at.Close()
+	n.hasLinks(at, "eth0", "last", "lo", "net1", "net2")
 	c.mustKubectl("annotate", "--overwrite", "pod", pod, nad.KeyNetworks+"=two@last,one@more")
 	c.networkStatus(pod, "berth eth0 2", "default/two last 1", "default/one more 1")
+	n.hasLinks(at, "eth0", "last", "lo", "more")
+	if got := reserved(); len(got) != 2 {
+		t.Errorf("after the change of the annotation host-local has %v", got)
+	}
 	c.mustKubectl("delete", "deployment", "web", "--cascade=foreground", "--timeout=60s")
 	c.nothingLeft(empty)
 	if got := reserved(); len(got) != 0 {
 		t.Errorf("host-local has %v", got)
 	}
+
+	// The agent and berth-runner are taken from the node before the last pod ends. What takes Berth away gives back what the other plugins have.
+	c.apply(asking(deployment("late", 1, 0), "one"))
+	c.settle("with one further network", "late", 1)
+	c.mustKubectl("label", "node", n.name, "berth.dev/agent=no")
+	nettest.Eventually(t, "the agent to have gone", func() bool { return c.agentPod(n) == "" })
+	c.mustKubectl("delete", "deployment", "late", "--cascade=foreground", "--timeout=60s")
+	if got := reserved(); len(got) != 1 {
+		t.Errorf("without an agent host-local has %v", got)
+	}
+	c.apply(granted(t, strings.ReplaceAll(manifest(t, "remove-networks.yaml"), "NODE", n.name)))
+	c.mustKubectl("wait", "--namespace=kube-system", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=90s", "pod/berth-remove-"+n.name)
+	if got := reserved(); len(got) != 0 {
+		t.Errorf("host-local has %v after Berth has gone", got)
+	}
+	for _, file := range n.installed() {
+		if strings.Contains(file, "berth") && !strings.Contains(file, "timed-") { // timePlugin's own
+			t.Errorf("left is %s", file)
+		}
+	}
+}
+
+// hasLinks waits until a pod's links have these names.
+func (n *node) hasLinks(at *ns.Netns, want ...string) {
+	n.t.Helper()
+	nettest.Eventually(n.t, fmt.Sprintf("the pod to have %v", want), func() bool {
+		return slices.Equal(slices.Sorted(slices.Values(linkOrder(n.t, at))), want)
+	})
 }

@@ -208,8 +208,8 @@ func (c *cluster) states() (all []nettest.State) {
 func (n *node) state() nettest.State {
 	n.t.Helper()
 	return nettest.Snapshot(n.t, n.net).Without("conntrack").But([]string{
-		"link eth0 ", "nft ip kube-proxy chain service-", "nft ip6 kube-proxy chain service-",
-		"nft ip kube-proxy chain cluster-ips-check", "nft ip6 kube-proxy chain cluster-ips-check",
+		"link eth0 ", "nft table ip kube-proxy chain service-", "nft table ip6 kube-proxy chain service-",
+		"nft table ip kube-proxy chain cluster-ips-check", "nft table ip6 kube-proxy chain cluster-ips-check",
 	})
 }
 

@@ -15,7 +15,8 @@ func (n *node) links() string {
 	n.t.Helper()
 	var links []string
 	for _, w := range n.ways() {
-		links = append(links, device(w)[:4])
+		name := device(w)
+		links = append(links, name[:min(4, len(name))]) // ip(8) says "if7" of a link that goes just now
 	}
 	slices.Sort(links)
 	return strings.Join(links, " ")

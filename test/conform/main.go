@@ -1,97 +1,96 @@
-// Command conform runs `berth conform` on Berth and on the reference plugins, and
-// writes docs/CONFORMANCE.md: checks by plugins, with each finding explained. It
-// fails if Berth has a fail or a leak, or if a finding has no explanation.
+// Command conform runs `berth conform` on Berth, on the reference plugins, on Multus and on flannel's plugin, and
+// writes docs/CONFORMANCE.md: what is judged, checks by lists, and each finding explained, with a recipe that shows the finding by hand. It
+// fails if Berth has a bad result, if a bad result has no explanation, or if a finding has no bad result.
 package main
 
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
-	"path/filepath"
-	"time"
-
-	"github.com/berth-net/berth/conform"
+	"runtime"
+	"strings"
 )
 
 func main() {
-	bin := flag.String("bin", "bin", "folder of berth, berthd and berth-cni")
-	peers := flag.String("peers", "bin/peers", "folder of the reference plugins")
-	lists := flag.String("lists", "test/conform", "folder of the lists and hooks")
+	in := folders{}
+	flag.StringVar(&in.bin, "bin", "bin", "folder of berth, berthd, berth-cni and berth-runner")
+	flag.StringVar(&in.peers, "peers", "bin/peers", "folder of the reference plugins")
+	flag.StringVar(&in.lists, "lists", "test/conform", "folder of the lists and hooks")
+	flag.StringVar(&in.reports, "reports", "bin/conform", "folder in which the reports stay")
 	out := flag.String("out", "", "the page to write; empty: standard output")
-	run := flag.String("run", "", "only these checks (regular expression)")
+	only := flag.String("only", "", "judge only these lists (names, with commas between), or none; the page has the reports that stayed of the others")
+	atOnce := flag.Int("at-once", runtime.NumCPU()+1, "how many lists are judged at once: half of the time a judge waits")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := publish(ctx, folders{*bin, *peers, *lists}, *run, *out); err != nil {
+	if err := publish(ctx, in, names(*only), *atOnce, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "conform:", err)
 		os.Exit(1)
 	}
 }
 
-// folders are the paths of the folders that the command needs.
-type folders struct{ bin, peers, lists string }
-
-// publish judges every subject and writes the page.
-func publish(ctx context.Context, in folders, run, out string) error {
-	var judged []judgement
-	for _, s := range subjects {
-		began := time.Now()
-		r, err := judge(ctx, in, s, run)
-		if err != nil {
-			return fmt.Errorf("judging %s: %w", s.name, err)
-		}
-		fmt.Fprintf(os.Stderr, "%-12s %3d pass %3d fail %3d leak %3d unsupported  %s\n", s.name, r.Count(conform.Pass),
-			r.Count(conform.Fail), r.Count(conform.Leak), r.Count(conform.Unsupported), time.Since(began).Round(time.Second))
-		judged = append(judged, judgement{s, r})
+// names splits -only; "" is nil, for all, and "none" is empty.
+func names(only string) []string {
+	switch only {
+	case "":
+		return nil
+	case "none":
+		return []string{}
 	}
+	return strings.Split(only, ",")
+}
+
+// publish judges the subjects and writes the page.
+func publish(ctx context.Context, in folders, only []string, atOnce int, out string) error {
+	judged, err := judgeAll(ctx, in, only, atOnce)
+	if err != nil {
+		return err
+	}
+	if len(judged) == 0 {
+		return fmt.Errorf("%s has no report", in.reports)
+	}
+	versions, err := in.versions()
+	if err != nil {
+		return err
+	}
+	found := explain(judged)
 	var text bytes.Buffer
-	unexplained := page(&text, judged)
+	if err := page(&text, versions, judged, found); err != nil {
+		return err
+	}
 	if out == "" {
 		fmt.Print(text.String())
 	} else if err := os.WriteFile(out, text.Bytes(), 0o644); err != nil {
 		return err
 	}
 	var errs []error
-	for _, u := range unexplained {
-		errs = append(errs, fmt.Errorf("no explanation (findings.go) of %s", u))
+	for _, u := range found.unexplained {
+		errs = append(errs, fmt.Errorf("no finding (findings.go) explains %s", u))
+	}
+	for _, name := range left(judged) {
+		errs = append(errs, fmt.Errorf("there is no report of %s: -only has to name it", name))
+	}
+	for _, name := range found.unseen {
+		errs = append(errs, fmt.Errorf("no list shows the finding %s (findings.go)", name))
 	}
 	for _, j := range judged {
-		if j.ours && !j.Clean() {
-			errs = append(errs, fmt.Errorf("%s does not conform", j.name))
+		for _, check := range ofBerthsOwn(j) {
+			errs = append(errs, fmt.Errorf("%s: Berth does not conform: %s", j.name, check))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// judge runs `berth conform` on one subject.
-func judge(ctx context.Context, in folders, s subject, run string) (*conform.Report, error) {
-	bin := in.peers
-	if s.ours {
-		bin = in.bin
+// ofBerthsOwn returns the checks that are bad because of Berth: all that are bad with a list of Berth's, and of others those whose results name its plugin.
+func ofBerthsOwn(j judgement) (checks []string) {
+	for _, r := range j.Results {
+		if bad(r.Outcome) && (j.ours || strings.Contains(strings.Join(r.Seen, "\n"), "berth-cni ")) {
+			checks = append(checks, r.Check)
+		}
 	}
-	args := []string{"conform", "-o", "json", "--bin-dir", bin, "--conf", filepath.Join(in.lists, "lists", s.name+".conflist")}
-	for _, dir := range s.stateDirs {
-		args = append(args, "--state-dir", dir)
-	}
-	if s.hooks != "" {
-		args = append(args, "--hook-dir", filepath.Join(in.lists, s.hooks))
-	}
-	if run != "" {
-		args = append(args, "--run", run)
-	}
-	cmd := exec.CommandContext(ctx, filepath.Join(in.bin, "berth"), args...)
-	cmd.Stderr = os.Stderr
-	raw, err := cmd.Output()
-	var exit *exec.ExitError
-	if err != nil && !(errors.As(err, &exit) && exit.ExitCode() == 1 && len(raw) > 0) {
-		return nil, err
-	}
-	var r conform.Report
-	return &r, json.Unmarshal(raw, &r)
+	return checks
 }

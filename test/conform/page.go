@@ -4,72 +4,131 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 
 	"github.com/berth-net/berth/conform"
 )
 
-// marks are the cells of the table.
-var marks = map[conform.Outcome]string{
-	conform.Pass: "pass", conform.Fail: "**FAIL**", conform.Leak: "**LEAK**", conform.Unsupported: "-",
+// page writes docs/CONFORMANCE.md.
+func page(w io.Writer, versions []string, judged []judgement, x explained) error {
+	head(w, versions, judged)
+	summary(w, judged, x)
+	unsupported(w, judged)
+	tables(w, judged)
+	return write(w, x)
 }
 
-// page writes docs/CONFORMANCE.md and returns which findings have no explanation.
-func page(w io.Writer, judged []judgement) (unexplained []string) {
-	head(w, judged)
-	rows := rows(judged)
-	verb := ""
-	for _, row := range rows {
-		if v, _, _ := strings.Cut(row, "/"); v != verb {
-			verb = v
-			fmt.Fprintf(w, "\n| %s |", verb)
-			for _, j := range judged {
-				fmt.Fprintf(w, " %s |", j.name)
-			}
-			fmt.Fprintf(w, "\n|---|%s\n", strings.Repeat(":-:|", len(judged)))
-		}
-		fmt.Fprintf(w, "| `%s` |", row)
-		for _, j := range judged {
-			fmt.Fprintf(w, " %s |", cell(j, row))
-		}
-		fmt.Fprintln(w)
-	}
-	return append(unexplained, findingsOf(w, judged, rows)...)
-}
-
-func head(w io.Writer, judged []judgement) {
+func head(w io.Writer, versions []string, judged []judgement) {
 	fmt.Fprintf(w, `# Conformance
 
-Written by `+"`make conform`"+`, which runs [`+"`berth conform`"+`](../conform/README.md) on
-Berth and on the reference plugins (containernetworking/plugins, in the version
-of test/peers/go.mod). Linux %s, %s.
-"-" is a check that cannot be made with the plugin. "(-)" is a check that is not judged, because
-it would find again what another check has found.
+Written by `+"`make conform`"+`, which runs [`+"`berth conform`"+`](../conform/README.md) on %d lists: Berth's own modes, the
+reference plugins, Multus and flannel's plugin. %s of the suite, with %d checks; %s; Linux %s, %s.
 
-| | what is judged | pass | fail | leak | - | (-) | took |
-|---|---|--:|--:|--:|--:|--:|--:|
-`, judged[0].Kernel, judged[0].When.UTC().Format("2006-01-02"))
+[The lists](#the-lists) say how each one fares, and which faults it has; [the checks](#the-checks) say which of them a list does not
+pass; and each of [the findings](#the-findings) has a recipe that shows it by hand, without `+"`berth conform`"+`. A test runs each recipe.
+
+flannel's plugin is the last version that was among the reference plugins: later ones, which cannot be had as modules, may have mended what is found here. kindnet's own plugin is no module that could be built here: its list is
+judged with the reference plugins that it used to name.
+`, len(judged), cmp.Or(strings.Join(suites(judged), " and "), "an unknown version"), len(checks(judged)), strings.Join(versions, "; "), judged[0].Kernel, judged[0].When.UTC().Format("2006-01-02"))
+}
+
+// checks returns the names of all checks that the reports have, without versions.
+func checks(judged []judgement) []string {
+	names := rows(judged)
+	for i, name := range names {
+		names[i], _, _ = strings.Cut(name, "@")
+	}
+	return slices.Compact(names)
+}
+
+// suites returns the versions of the suite that the reports are of, each as "version 1.2.3".
+func suites(judged []judgement) (all []string) {
 	for _, j := range judged {
-		fmt.Fprintf(w, "| %s | [%s](../test/conform/lists/%s.conflist) | %d | %d | %d | %d | %d | %.0f s |\n", j.name, j.what, j.name,
-			j.Count(conform.Pass), j.Count(conform.Fail), j.Count(conform.Leak), j.Count(conform.Unsupported)-j.NotJudged(), j.NotJudged(), j.Took.Seconds())
+		if v := "version " + j.Suite; j.Suite != "" && !slices.Contains(all, v) {
+			all = append(all, v)
+		}
+	}
+	return all
+}
+
+// summary writes the table of the lists.
+func summary(w io.Writer, judged []judgement, x explained) {
+	fmt.Fprint(w, `
+## The lists
+
+must, should and own are the bad checks of each level: what the specification says a plugin must or should do, and what is the suite's own.
+"-" are checks that cannot be made with the list; "(-)" those that would find again what another check has found. The findings are those
+beside what [all plugins](#all-plugins) of others have in common.
+`)
+	for _, g := range groups {
+		fmt.Fprintf(w, "\n| %s | what is judged | pass | must | should | own | - | (-) | findings |\n|---|---|--:|--:|--:|--:|--:|--:|---|\n", g)
+		for _, j := range judged {
+			if j.group != g {
+				continue
+			}
+			if why := lacking(j); why != "" {
+				fmt.Fprintf(w, "| %s | [%s](../test/conform/lists/%s.conflist) | | | | | | | unsupported: see below |\n", j.name, j.what, j.name)
+				continue
+			}
+			fmt.Fprintf(w, "| %s | [%s](../test/conform/lists/%s.conflist) | %d | %d | %d | %d | %d | %d | %s |\n", j.name, j.what, j.name,
+				j.Count(conform.Pass), j.of(conform.Must), j.of(conform.Should), j.of(conform.Own),
+				j.Count(conform.Unsupported)-j.NotJudged(), j.NotJudged(), links(x.of[j.name]))
+		}
 	}
 }
 
-// rows returns the names of all checks that ran, in their order.
-func rows(judged []judgement) []string {
-	var names []string
-	for _, c := range conform.Checks() {
-		found := map[string]bool{}
-		for _, j := range judged {
-			for _, r := range j.Results {
-				if base, _, _ := strings.Cut(r.Check, "@"); base == c.Name {
-					found[r.Check] = true
-				}
-			}
+// of returns how many bad results have a level.
+func (j judgement) of(l conform.Level) (n int) {
+	for _, r := range j.Results {
+		if bad(r.Outcome) && r.Level == l {
+			n++
 		}
-		names = append(names, slices.Sorted(maps.Keys(found))...)
+	}
+	return n
+}
+
+// links links names of findings to their sections, but for those of all plugins.
+func links(names []string) string {
+	var all []string
+	for _, name := range names {
+		if slices.ContainsFunc(ofLibrary, func(f finding) bool { return f.name == name }) {
+			continue
+		}
+		all = append(all, fmt.Sprintf("[%s](#%s)", name, name))
+	}
+	return strings.Join(all, ", ")
+}
+
+// lacking returns why a list cannot be judged on this machine: its first ADD needs what the kernel lacks. "": it can.
+func lacking(j judgement) string {
+	r := result(j, "basic/attach")
+	if r == nil || r.Outcome != conform.Unsupported {
+		return ""
+	}
+	return strings.Join(r.Seen, " ")
+}
+
+// unsupported writes the lists that cannot be judged on this machine, and those of which there is no report.
+func unsupported(w io.Writer, judged []judgement) {
+	lists := slices.DeleteFunc(slices.Clone(judged), func(j judgement) bool { return lacking(j) == "" })
+	if len(lists) > 0 {
+		fmt.Fprint(w, "\nThe kernel of this machine cannot make these lists' interfaces, so that they do not count:\n\n")
+	}
+	for _, j := range lists {
+		fmt.Fprintf(w, "- %s: %s\n", j.name, lacking(j))
+	}
+	if names := left(judged); len(names) > 0 {
+		fmt.Fprintf(w, "\nNot judged in this run: %s.\n", strings.Join(names, ", "))
+	}
+}
+
+// left returns the names of the subjects that no judgement is of.
+func left(judged []judgement) (names []string) {
+	for _, s := range subjects {
+		if !slices.ContainsFunc(judged, func(j judgement) bool { return j.name == s.name }) {
+			names = append(names, s.name)
+		}
 	}
 	return names
 }
@@ -80,72 +139,4 @@ func result(j judgement, check string) *conform.Result {
 		return nil
 	}
 	return &j.Results[i]
-}
-
-func cell(j judgement, check string) string {
-	r := result(j, check)
-	if r == nil {
-		return ""
-	}
-	if r.Needed != "" {
-		return "(-)"
-	}
-	return marks[r.Outcome]
-}
-
-// findingsOf writes a section for each check that is bad with a subject. Subjects with the
-// same explanation share it; the page shows what the check saw with the first of these subjects.
-func findingsOf(w io.Writer, judged []judgement, rows []string) (unexplained []string) {
-	fmt.Fprint(w, "\n## What was found\n")
-	none := true
-	for _, row := range rows {
-		var of []*group
-		for _, j := range judged {
-			r := result(j, row)
-			if r == nil || !r.Outcome.Bad() {
-				continue
-			}
-			why := explain(j.name, row)
-			if why == "" {
-				unexplained = append(unexplained, j.name+" "+row)
-			}
-			at := slices.IndexFunc(of, func(g *group) bool { return g.why == why && g.first.Outcome == r.Outcome })
-			if at < 0 {
-				at = len(of)
-				of = append(of, &group{why: why, first: r})
-			}
-			of[at].names = append(of[at].names, j.name)
-		}
-		if len(of) == 0 {
-			continue
-		}
-		none = false
-		fmt.Fprintf(w, "\n### `%s`\n\n%s: %s.\n", row, of[0].first.Spec, of[0].first.Says)
-		for _, g := range of {
-			fmt.Fprintf(w, "\n**%s** (%s): %s\n\n```\n%s\n```\n", strings.Join(g.names, ", "), g.first.Outcome,
-				cmp.Or(g.why, "not yet explained."), seen(g.first))
-		}
-	}
-	if none {
-		fmt.Fprint(w, "\nNothing.\n")
-	}
-	return unexplained
-}
-
-// group is a group of subjects with which a check found the same.
-type group struct {
-	names []string
-	why   string
-	first *conform.Result
-}
-
-// mostSeen is how many lines of a result the page shows at most.
-const mostSeen = 8
-
-func seen(r *conform.Result) string {
-	lines := strings.Split(strings.Join(r.Seen, "\n"), "\n")
-	if more := len(lines) - mostSeen; more > 1 {
-		lines = append(lines[:mostSeen], fmt.Sprintf("... and %d lines more", more))
-	}
-	return strings.Join(lines, "\n")
 }

@@ -22,6 +22,9 @@ import (
 // folders are. In the test the folder is a tmpfs that nobody else sees.
 const libcniCache = "/var/lib/cni"
 
+// conflist is the file of a test's network, below containerd's folder.
+const conflist = "cni/net.d/10-test.conflist"
+
 // imageName is the one image of these tests: of the pods' sandboxes and of
 // their containers.
 const imageName = "berth.test/busybox:1"
@@ -73,10 +76,10 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
 // startDaemon starts containerd with a network configuration and the CNI
 // plugins of some folders, and the image imageName. The test's end ends
 // containerd, and whatever is left of its pods.
-func startDaemon(t *testing.T, conflist string, plugins ...string) *daemon {
+func startDaemon(t *testing.T, list string, plugins ...string) *daemon {
 	t.Helper()
 	d := newDaemon(t)
-	d.network(t, conflist, append(plugins, filepath.Join(needs(t), "loopback")))
+	d.network(t, list, append(plugins, filepath.Join(needs(t), "loopback")))
 	d.serve(t)
 	return d
 }
@@ -143,9 +146,9 @@ func needs(t *testing.T) (peers string) {
 
 // network writes a network's configuration, and puts plugins into the one folder
 // that containerd looks into.
-func (d *daemon) network(t *testing.T, conflist string, plugins []string) {
+func (d *daemon) network(t *testing.T, list string, plugins []string) {
 	t.Helper()
-	d.write(t, map[string]string{"cni/net.d/10-test.conflist": conflist})
+	d.write(t, map[string]string{conflist: list})
 	bin := filepath.Join(d.dir, "cni", "bin")
 	must(t, os.MkdirAll(bin, 0o700))
 	for _, p := range plugins {

@@ -16,6 +16,7 @@ type pod struct {
 	daemon    *daemon
 	name      string
 	attempt   int
+	port      int    // of the node, that leads to the pod's port 80; 0: none
 	id        string // of the sandbox
 	container string
 	addrs     []netip.Addr
@@ -54,11 +55,15 @@ func each(t *testing.T, what string, ps []*pod, f func(*pod) error) {
 
 // run runs the pod and its container, and learns its addresses.
 func (p *pod) run() error {
+	var ports []map[string]int
+	if p.port != 0 {
+		ports = append(ports, map[string]int{"container_port": 80, "host_port": p.port})
+	}
 	sandbox, err := p.file("sandbox", map[string]any{
 		"metadata":      map[string]any{"name": p.name, "namespace": "default", "uid": "uid-" + p.name, "attempt": p.attempt},
-		"log_directory": p.daemon.dir,
-		"annotations":   map[string]string{"kubernetes.io/ingress-bandwidth": "100M", "kubernetes.io/egress-bandwidth": "50M"},
-		"linux":         map[string]any{"cgroup_parent": p.daemon.cgroup, "security_context": asKubelet},
+		"log_directory": p.daemon.dir, "port_mappings": ports,
+		"annotations": map[string]string{"kubernetes.io/ingress-bandwidth": "100M", "kubernetes.io/egress-bandwidth": "50M"},
+		"linux":       map[string]any{"cgroup_parent": p.daemon.cgroup, "security_context": asKubelet},
 	})
 	if err != nil {
 		return err
@@ -152,6 +157,7 @@ func (p *pod) reaches(other *pod) error {
 	return nil
 }
 
-// stop and remove are what the kubelet does at a pod's end.
+// stop and remove are what the kubelet does at a pod's end. end does both at once.
 func (p *pod) stop() error   { _, err := p.daemon.run("stopp", p.id); return err }
 func (p *pod) remove() error { _, err := p.daemon.run("rmp", p.id); return err }
+func (p *pod) end() error    { _, err := p.daemon.run("rmp", "-f", p.id); return err }

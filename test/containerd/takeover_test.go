@@ -3,83 +3,81 @@ package containerd
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
-	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/berth-net/berth/api"
-	"github.com/berth-net/berth/api/client"
 	"github.com/berth-net/berth/internal/nettest"
-	berthroot "github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/test/programs"
 )
 
-// formerBridge is the bridge that the former CNI makes, and that stays without pods.
-const formerBridge = "former0"
-
 // containerd's network was bridge with host-local.
 func TestTakeOverFromBridge(t *testing.T) {
-	nettest.Need(t)
-	takeOver(t, func(d *daemon) string {
-		return fmt.Sprintf(`{"type":"bridge","bridge":%q,"isDefaultGateway":true,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.2.0.0/24"}],[{"subnet":"fd00:2::/64"}]]}}`, formerBridge)
-	}, "bridge", "host-local")
+	takeOver(t, ofBridge())
 }
 
-// containerd's network was flannel's, whose plugin has bridge and host-local do the work and keeps what it told them.
+// containerd's network was ptp, with the plugins behind it that lists usually have: they leave rules and devices of each pod on the node.
+func TestTakeOverFromPtp(t *testing.T) {
+	takeOver(t, former{name: "ptp", plugins: []string{"ptp", "host-local", "portmap", "firewall", "bandwidth"}, list: func(*daemon) (string, string) {
+		return "1.0.0", `{"type":"ptp","ipMasq":true,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.2.0.0/24"}],[{"subnet":"fd00:2::/64"}]],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}},
+			{"type":"portmap","snat":true,"capabilities":{"portMappings":true}},{"type":"firewall"},{"type":"bandwidth","capabilities":{"bandwidth":true}}`
+	}})
+}
+
+// containerd's network was kindnet's, as kind's nodes have it: the list is of version 0.3.1, in which DEL gets no result, and host-local keeps
+// addresses in a folder of its own.
+func TestTakeOverFromKindnet(t *testing.T) {
+	dir := func(d *daemon) string { return d.dir + "/cni-ipam-state" }
+	takeOver(t, former{name: "kindnet", plugins: []string{"ptp", "host-local", "portmap"}, addresses: dir, list: func(d *daemon) (string, string) {
+		return "0.3.1", fmt.Sprintf(`{"type":"ptp","ipMasq":false,"mtu":1500,"ipam":{"type":"host-local","dataDir":%q,"routes":[{"dst":"0.0.0.0/0"}],"ranges":[[{"subnet":"10.2.0.0/24"}]]}},
+			{"type":"portmap","capabilities":{"portMappings":true}}`, dir(d))
+	}})
+}
+
+// containerd's network was flannel's, whose plugin has bridge and host-local do the work and keeps what it told them. flanneld's file goes with
+// flanneld, before the pods do.
 func TestTakeOverFromFlannel(t *testing.T) {
-	nettest.Need(t)
-	flannel := filepath.Join(programs.Peers(t, "flannel"), "flannel")
-	takeOver(t, func(d *daemon) string {
+	takeOver(t, former{name: "cbr0", plugins: []string{"flannel", "bridge", "host-local", "portmap"}, list: func(d *daemon) (string, string) {
 		d.write(t, map[string]string{"subnet.env": "FLANNEL_NETWORK=10.2.0.0/16\nFLANNEL_SUBNET=10.2.0.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"})
-		must(t, os.MkdirAll(filepath.Join(d.dir, "cni/bin"), 0o700), os.Symlink(flannel, filepath.Join(d.dir, "cni/bin/flannel")))
-		return fmt.Sprintf(`{"type":"flannel","subnetFile":"%s/subnet.env","dataDir":"%[1]s/flannel","delegate":{"bridge":%q,"isDefaultGateway":true}}`, d.dir, formerBridge)
-	}, "bridge", "host-local")
+		return "0.3.1", fmt.Sprintf(`{"type":"flannel","subnetFile":"%s/subnet.env","dataDir":"%[1]s/flannel","delegate":{"bridge":"former0","hairpinMode":true,"isDefaultGateway":true}},
+			{"type":"portmap","capabilities":{"portMappings":true}}`, d.dir)
+	}, lose: func(t *testing.T, d *daemon) { must(t, os.Remove(d.dir+"/subnet.env")) }})
 }
 
-// takeOver switches a containerd's network from another plugin's configuration to Berth, under running pods: these keep what they have,
-// containerd's DELs of theirs, which Berth's plugin gets, give it back, and new pods are Berth's own. Nothing of either is left.
-func takeOver(t *testing.T, former func(*daemon) string, plugins ...string) {
+// takeOver switches a containerd's network from another CNI to Berth, under running pods: these keep what they have, containerd's DELs of theirs,
+// which Berth's plugin gets, give it back, and new pods are Berth's own. Nothing of either is left but what the former CNI keeps without pods.
+func takeOver(t *testing.T, f former) {
+	nettest.Need(t)
 	needs(t)
-	peers := programs.Peers(t, append(plugins, "loopback")...)
 	bin, root := programs.Own(t), t.TempDir()
 	d := newDaemon(t)
-	paths := []string{filepath.Join(peers, "loopback"), filepath.Join(bin, "berth-cni")}
-	for _, name := range plugins {
-		paths = append(paths, filepath.Join(peers, name))
-	}
-	d.network(t, `{"cniVersion":"1.0.0","name":"former","plugins":[`+former(d)+`]}`, paths)
-	cache := filepath.Join(root, libcniCache) // where an agent of this root looks
-	must(t, os.MkdirAll(cache, 0o755), unix.Mount(libcniCache, cache, "", unix.MS_BIND, ""))
-	t.Cleanup(func() { must(t, unix.Unmount(cache, unix.MNT_DETACH)) })
+	f.install(t, d, filepath.Join(bin, "berth-cni"))
+	cacheAt(t, root)
 	d.serve(t)
+	before := d.newPods(1, 1) // what the former CNI keeps comes with its first pod
+	before[0].port = 8090
+	each(t, "running", before, (*pod).run)
+	each(t, "ending", before, (*pod).end)
 	agent := programs.Run(t, bin, root, "default=10.88.0.0/16,fd88::/64")
 	d.startRunner(t, bin, root)
-	empty := nettest.Snapshot(t, nil).Without("conntrack") // the former bridge's own address has flows for a while
+	empty := look(t)
 	old := d.newPods(3, 0)
+	for i, p := range old {
+		p.port = 8080 + i
+	}
 	each(t, "running", old, (*pod).run)
 	ring(t, old)
 
-	d.write(t, map[string]string{"cni/net.d/10-test.conflist": fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "berth-cni", "root": %q}]}`, root)})
-	nettest.Eventually(t, "containerd to have Berth as its network", func() bool {
-		out, err := d.run("info")
-		return err == nil && strings.Contains(out, "berth-cni")
-	})
-	out, err := exec.Command(filepath.Join(bin, "berth"), "--root", root, "adopt", "--bin-dir", filepath.Join(d.dir, "cni/bin")).CombinedOutput()
-	if err != nil {
-		t.Fatalf("berth adopt: %v\n%s", err, out)
-	}
-	asked := client.New(berthroot.Dir(root).Socket())
-	defer asked.Close()
-	if all, err := asked.List(t.Context(), api.Filter{}); err != nil || len(all) != len(old) {
-		t.Fatalf("adopted are %+v, %v", all, err)
-	}
+	d.write(t, map[string]string{conflist: fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "berth-cni", "root": %q}]}`, root)})
+	d.hasNetwork(t, "berth-cni")
+	held := look(t)
+	f.adopt(t, d, bin, root, old)
 	ring(t, old)
 	must(t, agent.Kill(), agent.Start(t.Context()))
 	ring(t, old)
+	nettest.Same(t, held, look(t), "the node's state differs with pods adopted")
+	if f.lose != nil {
+		f.lose(t, d)
+	}
 	each(t, "stopping", old[:2], (*pod).stop)
 	next := d.newPods(3, 0)
 	for _, p := range next {
@@ -88,38 +86,8 @@ func takeOver(t *testing.T, former func(*daemon) string, plugins ...string) {
 	each(t, "running", next, (*pod).run)
 	checkAddresses(t, next)
 	ring(t, next)
-	each(t, "ending", append(old, next...), func(p *pod) error { _, err := d.run("rmp", "-f", p.id); return err })
-	nettest.Run(t, nil, "ip link del "+formerBridge)
-	diff := ""
-	for end := time.Now().Add(nettest.Deadline); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if diff = empty.Diff(nettest.Snapshot(t, nil).Without("conntrack")); diff == "" {
-			break
-		}
-	}
-	if diff != "" {
-		t.Errorf("left behind after %s:\n%s", nettest.Deadline, diff)
-	}
+	each(t, "ending", append(old, next...), (*pod).end)
+	nothingLeft(t, empty)
 	agent.Audit(t)
-	for _, where := range []string{libcniCache + "/networks/former/*.*", libcniCache + "/networks/former/*:*", libcniCache + "/results/*", d.dir + "/flannel/*"} {
-		left, err := filepath.Glob(where)
-		must(t, err)
-		for _, path := range left {
-			if !strings.HasPrefix(filepath.Base(path), "last_reserved_ip.") {
-				t.Errorf("left is %s", path)
-			}
-		}
-	}
-}
-
-// startRunner starts a berth-runner that executes the plugins of containerd's folder.
-func (d *daemon) startRunner(t *testing.T, bin, root string) {
-	t.Helper()
-	cmd := exec.Command(filepath.Join(bin, "berth-runner"), "--root", root, "--bin-dir", filepath.Join(d.dir, "cni/bin"))
-	cmd.Stderr = t.Output()
-	must(t, cmd.Start())
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	nettest.Eventually(t, "berth-runner's socket", func() bool { _, err := os.Stat(berthroot.Dir(root).RunnerSocket()); return err == nil })
+	f.noFiles(t, d)
 }

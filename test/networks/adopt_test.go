@@ -14,6 +14,7 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/root"
 )
 
 // runtime is a container runtime with another CNI: the libcni of runtimes, with its cache below the node's root.
@@ -242,4 +243,22 @@ func TestTakeOverPairs(t *testing.T) {
 		must(t, err)
 	}
 	n.nothingFormer()
+}
+
+// The ledger of adopted pods is lost: libcni's files of these pods are still there, and another adoption finds them.
+func TestAdoptAfterLoss(t *testing.T) {
+	n := newNode(t)
+	pod := nettest.Pod(t)
+	n.runtime().attach("c1", pod, n.storage())
+	n.wantAdopted(nil, "c1 eth0 adopted", "c1 net1 adopted")
+	n.Crash()
+	must(t, os.Remove(root.Dir(n.Root).Ledger()))
+	n.Again()
+	n.wantAdopted(nil, "c1 eth0 adopted", "c1 net1 adopted")
+	_, err := n.Exec("DEL", "c1", pod.Ref().Path)
+	must(t, err)
+	if len(n.links(pod)) != 0 || len(n.files()) != 0 || len(n.cached()) != 0 {
+		t.Errorf("after DEL the pod has %v, host-local %v, and libcni's cache %v", n.links(pod), n.files(), n.cached())
+	}
+	n.Audit(t)
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	"github.com/berth-net/berth/internal/kube/kubetest"
 	"github.com/berth-net/berth/internal/nad"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/beside"
 	"github.com/berth-net/berth/test/programs"
 )
 
@@ -149,36 +149,10 @@ func arguments(text string) string {
 	return strings.Join(all, " ")
 }
 
-// What differs between two pods of one kind: random MACs and names of links, and the namespaces' paths.
-var (
-	someMAC  = regexp.MustCompile(`\b[0-9a-f]{2}(:[0-9a-f]{2}){5}\b`)
-	someVeth = regexp.MustCompile(`\bveth[0-9a-f]{8}\b`)
-)
-
-// asked begins the MACs that pods ask for.
-const asked = "02:00:5e:10:"
-
 // plain replaces in a text what differs between two pods of one kind.
-func plain(text string, pod *ns.Netns) string {
-	text = strings.ReplaceAll(text, pod.Ref().Path, "NETNS")
-	text = someVeth.ReplaceAllString(text, "VETH")
-	return someMAC.ReplaceAllStringFunc(text, func(mac string) string {
-		if strings.HasPrefix(mac, asked) {
-			return mac
-		}
-		return "MAC"
-	})
-}
+func plain(text string, pod *ns.Netns) string { return beside.Plain(text, pod.Ref().Path) }
 
 // has says what links, addresses and routes there are in a pod, or on the node (nil), without those that the kernel makes in its own time.
 func (b *both) has(at, pod *ns.Netns) string {
-	var lines []string
-	state := nettest.Snapshot(b.t, at).Only("link", "address", "route", "rule", "qdisc").But([]string{"link br8 ", "link br9 "})
-	for line := range strings.Lines(state.String()) {
-		if !strings.Contains(line, "fe80::") && !strings.Contains(line, "ff00::/8") {
-			lines = append(lines, plain(strings.ReplaceAll(strings.TrimSpace(line), ",lower_up", ""), pod))
-		}
-	}
-	slices.Sort(lines)
-	return strings.Join(lines, "\n")
+	return strings.Join(beside.Lines(nettest.Snapshot(b.t, at), pod.Ref().Path, "link br8 ", "link br9 "), "\n")
 }

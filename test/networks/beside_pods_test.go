@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/berth-net/berth/test/beside"
 )
 
 // usual is the default network of most pods.
@@ -65,7 +67,7 @@ func pods(b *both) map[string]pod {
 		"names":            {networks: "ptp@data,bridge@net1,macvlan"},
 		"JSON form":        {networks: `[{"name":"ptp","interface":"data"},{"name":"elsewhere","namespace":"other"},{"name":"bridge"}]`},
 		"one twice":        {networks: "bridge,bridge,bridge"},
-		"mac":              {networks: `[{"name":"macvlan","mac":"` + asked + `00:07"},{"name":"list","mac":"` + asked + `00:08"}]`},
+		"mac":              {networks: `[{"name":"macvlan","mac":"` + beside.Asked + `00:07"},{"name":"list","mac":"` + beside.Asked + `00:08"}]`},
 		"ips":              {networks: `[{"name":"ips","ips":["10.19.0.7/24","fd00:19::7/64"]},{"name":"ips","ips":["10.19.0.8/24"],"interface":"second"}]`},
 		"static":           {networks: "static"},
 		"both families":    {networks: "dual"},
@@ -103,7 +105,7 @@ func pods(b *both) map[string]pod {
 		"isolated":        {keys: main + `,"namespaceIsolation":true`, networks: "other/elsewhere"},
 		"isolated global": {keys: main + `,"namespaceIsolation":true,"globalNamespaces":"default, other"`, networks: "other/elsewhere"},
 
-		"mac without the capability": {networks: `[{"name":"noipam","mac":"` + asked + `00:09"}]`},
+		"mac without the capability": {networks: `[{"name":"noipam","mac":"` + beside.Asked + `00:09"}]`},
 		"ips without the capability": {networks: `[{"name":"bridge","ips":["10.12.0.99"]}]`},
 		"default-route":              {networks: `[{"name":"ptp","default-route":["10.11.0.1"]}]`},
 		"default-route taken":        {keys: main, networks: `[{"name":"ptp","default-route":["10.11.0.1"]},{"name":"bridge"}]`},

@@ -18,6 +18,7 @@ import (
 	"github.com/berth-net/berth/internal/kube/kubetest"
 	"github.com/berth-net/berth/internal/nad"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/beside"
 )
 
 // pod is a pod of the comparison, and what the plugin's configuration says when it comes.
@@ -29,12 +30,9 @@ type pod struct {
 	keys      string // of the configuration; "": the delegate of usual
 }
 
-// look is what there is to see of a pod that a plugin attaches and detaches, field by field.
-type look map[string]string
-
 // The fields of a look, in the order in which they are compared.
 var fields = []string{
-	"refused", "pod", "node", "result", "status", "order of ADD", "stdin of ADD", "CNI_ARGS of ADD",
+	beside.Refused, "pod", "node", "result", "status", "order of ADD", "stdin of ADD", "CNI_ARGS of ADD",
 	"answer to CHECK", "order of CHECK", "stdin of CHECK", "CNI_ARGS of CHECK",
 	"answer to DEL", "order of DEL", "stdin of DEL", "CNI_ARGS of DEL", "left",
 }
@@ -43,11 +41,7 @@ var fields = []string{
 func TestBesideMultus(t *testing.T) {
 	b := newBoth(t, true)
 	b.furnish()
-	type key struct { // a row of the table, and a pod that has the difference; "": some pod
-		row int
-		pod string
-	}
-	used := map[key]bool{}
+	table := beside.NewTable(differences)
 	all := pods(b)
 	whole := true
 	for _, name := range slices.Sorted(maps.Keys(all)) {
@@ -59,37 +53,17 @@ func TestBesideMultus(t *testing.T) {
 			if own["left"] != "" {
 				t.Errorf("Berth has left\n%s", own["left"])
 			}
-			for _, field := range fields {
-				diff := cmp.Diff(original[field], own[field])
-				if diff == "" {
-					continue
-				}
-				i := slices.IndexFunc(differences, func(d difference) bool {
-					return d.field == field && (len(d.pods) == 0 || slices.Contains(d.pods, name))
-				})
-				if i < 0 {
-					t.Errorf("%s (-Multus +Berth):\n%s", field, diff)
-				} else {
-					used[key{i, name}], used[key{i, ""}] = true, true
-				}
-				if field == "refused" {
-					return // there is nothing else to compare
-				}
-			}
+			table.Compare(t, name, fields, original, own)
 		})
 		whole = whole && ran
 	}
-	for i, d := range differences {
-		for _, name := range append(d.pods, "") {
-			if whole && !used[key{i, name}] {
-				t.Errorf("there is no difference in %q of %q any more: %s", d.field, name, d.why)
-			}
-		}
+	if whole {
+		table.Occurred(t)
 	}
 }
 
 // sees attaches and detaches a pod by a plugin.
-func (b *both) sees(t *testing.T, plugin, name string, p pod) look {
+func (b *both) sees(t *testing.T, plugin, name string, p pod) beside.Look {
 	t.Helper()
 	at := nettest.Pod(t)
 	r := request{plugin: plugin, container: "c-" + strings.ReplaceAll(name, " ", "-"), namespace: p.namespace, name: "web", netns: at.Ref().Path, version: p.version, keys: p.keys}
@@ -111,19 +85,19 @@ func (b *both) sees(t *testing.T, plugin, name string, p pod) look {
 	}
 	b.pod(r.namespace, r.name, annotations)
 	defer b.api.Delete("pods", r.namespace+"/"+r.name)
-	empty, saw := b.has(nil, at), look{}
+	empty, saw := b.has(nil, at), beside.Look{}
 
 	r.verb = "ADD"
 	result, err := b.exec(r)
-	saw["refused"] = fmt.Sprint(err != nil)
+	saw[beside.Refused] = fmt.Sprint(err != nil)
 	if err != nil {
 		t.Logf("%s refuses: %v", plugin, err)
 		defer func() { // what becomes of those that got networks before is their plugins' business
-			maps.DeleteFunc(saw, func(field, _ string) bool { return field != "refused" && field != "left" })
+			maps.DeleteFunc(saw, func(field, _ string) bool { return field != beside.Refused && field != "left" })
 		}()
 	} else {
 		b.noting(saw, "ADD", at)
-		saw["pod"], saw["node"], saw["result"] = b.has(at, at), b.has(nil, at), plain(sorted(result), at)
+		saw["pod"], saw["node"], saw["result"] = b.has(at, at), b.has(nil, at), plain(beside.JSON(result), at)
 		nettest.Eventually(t, "the pod's status", func() bool { return b.status(r.namespace, r.name) != "" })
 		saw["status"] = plain(b.status(r.namespace, r.name), at)
 		r.verb, r.prevResult = "CHECK", inVersion(t, result, r.version)
@@ -164,20 +138,10 @@ func clear(dir string) error {
 }
 
 // noting notes the executions of plugins for a verb.
-func (b *both) noting(saw look, verb string, at *ns.Netns) {
+func (b *both) noting(saw beside.Look, verb string, at *ns.Netns) {
 	for _, e := range b.executions() {
 		saw["order of "+verb] += e.what + "\n"
 		saw["CNI_ARGS of "+verb] += e.what + ": " + plain(e.args, at) + "\n"
-		saw["stdin of "+verb] += e.what + ": " + plain(sorted([]byte(e.stdin)), at) + "\n"
+		saw["stdin of "+verb] += e.what + ": " + plain(beside.JSON([]byte(e.stdin)), at) + "\n"
 	}
-}
-
-// sorted is JSON with its keys in order.
-func sorted(raw []byte) string {
-	var v any
-	if json.Unmarshal(raw, &v) != nil {
-		return string(raw)
-	}
-	out, _ := json.MarshalIndent(v, "", " ") // what was JSON can be JSON again
-	return string(out)
 }

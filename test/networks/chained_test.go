@@ -34,7 +34,7 @@ type chain struct {
 func newChain(n *node, first string) *chain {
 	n.t.Helper()
 	berth := fmt.Sprintf(`{"type":"berth-cni","root":%q,"mode":"chained","capabilities":{"portMappings":true,"bandwidth":true}}`, n.Root)
-	list, err := libcni.NetworkConfFromBytes(fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"chain","plugins":[%s,%s]}`, first, berth))
+	list, err := libcni.NetworkConfFromBytes(fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"chain","plugins":[%s,%s]}`, first, berth))
 	must(n.t, err)
 	return &chain{n, libcni.NewCNIConfigWithCacheDir([]string{n.bin, n.plugins}, n.t.TempDir(), nil), list}
 }
@@ -169,78 +169,30 @@ func TestChained(t *testing.T) {
 	n.nothingLeft()
 }
 
-// While the agent is away, the pod's address goes to a successor at once. What is still mapped for the pod does not lead to the successor,
-// not for new connections and not for those that the pod had. When the agent is back, nothing is left of the pod.
-func TestChainedSuccessor(t *testing.T) {
-	n := newNode(t)
-	from := client(t)
-	n.empty = n.state()
-	c := newChain(n, n.ptp())
-	pod := nettest.Pod(t)
-	c.add("c1", pod, port8080)
-	nettest.Serve(t, pod, "tcp", ":80")
-	nettest.Serve(t, pod, "udp", ":80")
-	flow := flowTo(t, from, onPort)
-	if !flow() {
-		t.Fatal("the pod does not answer by udp")
-	}
-	n.Crash()
-	c.del("c1", pod, port8080)
-	c.del("c1", pod, port8080)
-
-	list, err := libcni.NetworkConfFromBytes(fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"chain","plugins":[%s]}`, n.ptp()))
-	must(t, err)
-	plain := &chain{n, c.cni, list}
-	next := nettest.Pod(t)
-	if r := plain.add("c2", next, nil); r.IPs[0].Address.String() != "10.1.0.2/24" {
-		t.Fatalf("the successor has %s", r.IPs[0].Address.String())
-	}
-	nettest.Serve(t, next, "tcp", ":80")
-	nettest.Serve(t, next, "udp", ":80")
-	nettest.Ping(t, nil, netip.MustParseAddr("10.1.0.2"))
-	if n.mapped() == 0 {
-		t.Error("the port is not mapped any more, and the test shows nothing")
-	}
-	reached := func(when string) {
-		t.Helper()
-		for who, at := range map[string]*ns.Netns{"client": from, "node": nil} {
-			for _, network := range []string{"tcp", "udp"} {
-				if seen, err := nettest.Talk(at, network, onPort, 300*time.Millisecond); err == nil {
-					t.Errorf("%s: the %s reaches the successor by %s as %s", when, who, network, seen)
-				}
-			}
-		}
-		if flow() {
-			t.Errorf("%s: the pod's flow reaches the successor", when)
-		}
-	}
-	reached("without the agent")
-	if _, err := nettest.Talk(nil, "tcp", netip.MustParseAddrPort("10.1.0.2:80"), 5*time.Second); err != nil {
-		t.Errorf("the successor's own port: %v", err)
-	}
-	n.Again()
-	reached("with the agent")
-	nettest.Eventually(t, "no mapping", func() bool { return n.mapped() == 0 })
-	reached("after the release")
-	plain.del("c2", next, nil)
-	n.nothingLeft()
-}
-
-// flowTo opens a socket of a client for one flow by udp. The function that it returns sends in this flow, and reports whether somebody
-// answers.
+// flowTo begins a flow by udp from a client to somebody, who answers in it. The function that it returns sends in this flow, and reports
+// whether somebody answers.
 func flowTo(t testing.TB, from *ns.Netns, to netip.AddrPort) func() bool {
 	t.Helper()
 	var conn net.Conn
 	must(t, from.Do(func() (err error) { conn, err = net.Dial("udp", to.String()); return err }))
 	t.Cleanup(func() { conn.Close() })
-	return func() bool {
-		must(t, conn.SetDeadline(time.Now().Add(300*time.Millisecond)))
-		if _, err := conn.Write([]byte("?")); err != nil {
-			return false
-		}
+	answer := func() bool {
+		must(t, conn.SetReadDeadline(time.Now().Add(300*time.Millisecond)))
 		_, err := conn.Read(make([]byte, 100))
 		return err == nil
 	}
+	ask := func() bool {
+		_, err := conn.Write([]byte("?"))
+		return err == nil && answer()
+	}
+	tries := 0
+	nettest.Eventually(t, "an answer by udp at "+to.String(), func() bool { tries++; return ask() }) // nobody repeats a datagram that is lost
+	for range tries - 1 {
+		if !answer() { // late ones, which would look like answers to what is asked later
+			break
+		}
+	}
+	return ask
 }
 
 // Behind the other plugins there is a pod without an end on the node, and one behind a bridge. Where nothing is asked for, the chain
@@ -254,7 +206,7 @@ func TestChainedElsewhere(t *testing.T) {
 		ports, bandwidth string
 	}{
 		{"macvlan", `{"type":"macvlan","master":"br8",` + n.local("10.3.0.0/24") + `}`, nil, "eth0 has no end on the node", "eth0 has no end on the node"},
-		{"bridge", `{"type":"bridge","bridge":"br9","isGateway":true,` + n.local("10.2.0.0/24") + `}`, limit, "the node does not reach 10.2.0.", ""},
+		{"bridge without a gateway", `{"type":"bridge","bridge":"br9",` + n.local("10.2.0.0/24") + `}`, limit, "the node reaches 10.2.0.", ""},
 	} {
 		t.Run(plugin.name, func(t *testing.T) {
 			c := newChain(n, plugin.conf)
@@ -275,7 +227,6 @@ func TestChainedElsewhere(t *testing.T) {
 			c.del("c1", pod, plugin.caps)
 		})
 	}
-	nettest.Run(t, nil, "ip addr flush dev br9")
 	n.nothingLeft()
 }
 

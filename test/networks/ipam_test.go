@@ -15,7 +15,6 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
-	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/test/programs"
 )
 
@@ -206,19 +205,7 @@ func TestIPAMKilledInAdd(t *testing.T) {
 	keys := n.lent(`"ipam":{"type":"flaky"}`)
 	for _, how := range []string{"DEL", "GC", "ADD"} {
 		pod := nettest.Pod(t)
-		n.tell("ADD", "hang")
-		done := make(chan error)
-		go func() { _, err := n.Exec("ADD", "c1", pod.Ref().Path, keys...); done <- err }()
-		nettest.Eventually(t, "the ADD to be begun", func() bool {
-			all, err := n.API.List(context.Background(), api.Filter{})
-			return err == nil && len(all) == 1
-		})
-		n.Crash()
-		n.tell("ADD", "")
-		n.Again()
-		if err := <-done; err == nil {
-			t.Log("the plugin has repeated its request") // and the pod is attached
-		}
+		n.killInAdd(pod, keys)
 		var err error
 		switch how {
 		case "GC":
@@ -237,6 +224,24 @@ func TestIPAMKilledInAdd(t *testing.T) {
 	}
 }
 
+// killInAdd kills the agent while the plugin flaky works for a pod's ADD, and starts another one.
+func (n *node) killInAdd(pod *ns.Netns, keys []string) {
+	n.t.Helper()
+	n.tell("ADD", "hang")
+	done := make(chan error)
+	go func() { _, err := n.Exec("ADD", "c1", pod.Ref().Path, keys...); done <- err }()
+	nettest.Eventually(n.t, "the ADD to be begun", func() bool {
+		all, err := n.API.List(context.Background(), api.Filter{})
+		return err == nil && len(all) == 1
+	})
+	n.Crash()
+	n.tell("ADD", "")
+	n.Again()
+	if err := <-done; err == nil {
+		n.t.Log("the plugin has repeated its request") // and the pod is attached
+	}
+}
+
 // A pod is deleted while no agent runs; and a reboot takes pods, but not host-local's files. Both times the next agent has host-local give back
 // what it has kept.
 func TestIPAMAway(t *testing.T) {
@@ -252,11 +257,7 @@ func TestIPAMAway(t *testing.T) {
 	n.nothingLeft()
 	pod = nettest.Pod(t)
 	n.add("c2", pod, keys...)
-	n.Crash()
-	n.stopRunner()
-	nettest.AnotherBoot(t)
-	nettest.Delete(t, pod)
-	must(t, os.RemoveAll(root.Dir(n.Root).Run()))
+	n.rebooted(pod)
 	if got := n.files(); len(got) != 2 {
 		t.Errorf("host-local has %v", got)
 	}

@@ -8,6 +8,7 @@ require (
 )
 
 require (
+	github.com/berth-net/berth/conform v0.0.0-00010101000000-000000000000 // indirect
 	github.com/containernetworking/cni v1.3.1 // indirect
 	github.com/google/go-cmp v0.7.0 // indirect
 	github.com/google/nftables v0.3.0 // indirect
@@ -27,3 +28,5 @@ require (
 )
 
 replace github.com/berth-net/berth => ../..
+
+replace github.com/berth-net/berth/conform => ../../conform

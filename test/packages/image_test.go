@@ -12,11 +12,10 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// The image's programs run where there is nothing but the image. How the archive is made,
-// for both architectures, build/image tests.
-func TestImage(t *testing.T) {
-	nettest.Need(t)
-	found, err := filepath.Glob(filepath.Join(programs.Tree(t), "bin", "packages", "0.0.1", "berth-*-image.tar"))
+// unpacked returns the files of an image that `make packages` has made, in a root folder of their own, and the image's entrypoint.
+func unpacked(t *testing.T, name string) (d debian, entrypoint string) {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(programs.Tree(t), "bin", "packages", "0.0.1", name+"-[0-9]*-image.tar"))
 	must(t, err)
 	if len(found) != 1 {
 		programs.Missing(t, "an image is missing: run `make packages`")
@@ -55,10 +54,18 @@ func TestImage(t *testing.T) {
 	must(t, err)
 	var config struct{ Config struct{ Entrypoint []string } }
 	must(t, json.Unmarshal(raw, &config))
-	d := debian{t, root}
+	return debian{t, root}, config.Config.Entrypoint[0]
+}
+
+// The image's programs run where there is nothing but the image. How the archive is made,
+// for both architectures, build/image tests.
+func TestImage(t *testing.T) {
+	nettest.Need(t)
+	d, entrypoint := unpacked(t, "berth")
+	root := d.dir
 	for program, want := range map[string]string{
-		config.Config.Entrypoint[0]: "berthd version v0.0.1\n",
-		"/usr/bin/berth":            "berth version v0.0.1\n",
+		entrypoint:       "berthd version v0.0.1\n",
+		"/usr/bin/berth": "berth version v0.0.1\n",
 	} {
 		out, err := d.command(program, "--version").CombinedOutput()
 		if err != nil || string(out) != want {

@@ -3,9 +3,6 @@ package adopt
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
 
 	"github.com/berth-net/berth/internal/former"
 	"github.com/berth-net/berth/internal/kernel/ns"
@@ -39,7 +36,7 @@ func (c *container) place(f former.Attachment) (place, error) {
 	at, err := ns.OpenSoon(f.Netns)
 	switch {
 	case errors.Is(err, ns.ErrGone), errors.Is(err, ns.ErrNotNetns):
-		return gone, visible(f.Netns)
+		return gone, ns.Visible(f.Netns)
 	case err != nil:
 		return place{}, err
 	}
@@ -57,22 +54,4 @@ func (c *container) place(f former.Attachment) (place, error) {
 		}
 	}
 	return place{ref: at.Ref()}, nil
-}
-
-// initialPIDs is what /proc/self/ns/pid leads to for processes that see all others (PROC_PID_INIT_INO of include/linux/proc_ns.h).
-const initialPIDs = "pid:[4026531836]"
-
-// visible returns an error unless nothing at a path says that nothing is there on the node: an agent in a container may not see what its
-// runtime sees.
-func visible(path string) error {
-	if strings.HasPrefix(path, "/proc/") {
-		if own, err := os.Readlink("/proc/self/ns/pid"); err != nil || own != initialPIDs {
-			return fmt.Errorf("the agent sees no network namespace at %s, and it does not see the node's processes: run berthd where it does", path)
-		}
-		return nil
-	}
-	if _, err := os.Stat(filepath.Dir(path)); err != nil {
-		return fmt.Errorf("nobody can tell whether the pod's network namespace, %s, is gone, because its folder is not there, either: %w", path, err)
-	}
-	return nil
 }

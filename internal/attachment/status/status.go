@@ -64,8 +64,9 @@ func (v *Status) Changing(first hold.ID) bool {
 
 // Tell has the pod's annotation say which networks the pod has. The annotation is a hold of an owner that joins the first attachment,
 // ahead of all further ones. A pod that has asked for nothing, and has got nothing but Berth's own network, has none. What cannot be written
-// is owed, and no error.
-func (v *Status) Tell(ctx context.Context, first hold.ID) error {
+// is owed, and no error. further says that the pod gets further networks, which the ledger need not have yet. If ctx has a spot in a line
+// (turn.InLine), the annotation is written once that one's turn comes.
+func (v *Status) Tell(ctx context.Context, first hold.ID, further bool) error {
 	e := v.Index.Get(first)
 	if e == nil || !v.Tells(e.Record.Pod) {
 		return nil
@@ -78,7 +79,7 @@ func (v *Status) Tell(ctx context.Context, first hold.ID) error {
 			}
 		}
 	}
-	if e.Record.Networks == nil && e.Record.Called == "" && len(v.Index.Further(first)) == 0 {
+	if e.Record.Networks == nil && e.Record.Called == "" && !further && len(v.Index.Further(first)) == 0 {
 		return nil
 	}
 	o := hold.Owner{ID: hold.NewID(), Needs: []hold.ID{first}, Joined: math.MaxInt32}

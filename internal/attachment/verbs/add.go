@@ -82,11 +82,15 @@ func (v *Verbs) Add(ctx context.Context, req api.AddRequest, w daemon.When) (jso
 	}
 	e, former, err := v.standing(ctx, add, pod)
 	fresh := err == nil && e == nil
+	var begun besides
 	if fresh {
-		e, err = v.attach(ctx, add, former)
+		e, begun, err = v.attach(ctx, add, former)
 	}
 	if err == nil {
-		err = v.join(ctx, e, add, pod, fresh)
+		err = v.join(ctx, e, add, pod, fresh, begun)
+	}
+	if err == nil && fresh {
+		e = v.index.Entry(e.Owner, e.Record) // the owner has what its holds have discovered
 	}
 	if err == nil {
 		err = v.notDeleted(ctx, e, fresh)
@@ -286,24 +290,29 @@ func (v *Verbs) left(ctx context.Context, add *addition, former []*attachment.En
 }
 
 // attach plans a new incarnation, which replaces old, and has the engine take it. Nothing of old
-// goes before the addresses of the new incarnation are claimed.
-func (v *Verbs) attach(ctx context.Context, add *addition, old []*attachment.Entry) (*attachment.Entry, error) {
+// goes before the addresses of the new incarnation are claimed. If other plugins make the network, attach leaves the taking to join (begun): what
+// comes next is prepared while they run.
+func (v *Verbs) attach(ctx context.Context, add *addition, old []*attachment.Entry) (_ *attachment.Entry, begun besides, _ error) {
 	for _, e := range old {
 		if err := elsewhere(e, add.make); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	p, err := v.planned(ctx, add)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if len(old) > 0 {
 		if err := v.replace(ctx, add, old, p.unburied); err != nil {
 			p.undo()
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	return v.take(ctx, p)
+	if add.manner() == inLine {
+		return v.index.Entry(p.owner, p.record), besides{{planned: p}}, nil
+	}
+	e, err := v.take(ctx, p)
+	return e, nil, err
 }
 
 // planned is an addition for which all names are chosen, and nothing is made yet.

@@ -35,8 +35,10 @@ func (v *Verbs) returned(ctx context.Context, add *addition) error {
 		if e.Record.Key != add.record.Key || e.Owner.Wanted() {
 			continue
 		}
-		if err := v.Engine.WaitKind(ctx, c.Lender(), e.Owner.ID); err != nil {
-			return fmt.Errorf("waiting until IPAM plugin %s has the former addresses of %s back: %w", add.make.IPAM.Type, e.Record.Key, err)
+		for _, kind := range c.Lenders() {
+			if err := v.Engine.WaitKind(ctx, kind, e.Owner.ID); err != nil {
+				return fmt.Errorf("waiting until IPAM plugin %s has the former addresses of %s back: %w", add.make.IPAM.Type, e.Record.Key, err)
+			}
 		}
 	}
 	return nil

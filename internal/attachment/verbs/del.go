@@ -126,7 +126,7 @@ func (v *Verbs) needsPod(id hold.ID) bool {
 		return false
 	}
 	m, err := v.modes.Of(e.Record.Mode)
-	return err == nil && m.NeedsPod()
+	return err == nil && m.NeedsPod(e.Owner)
 }
 
 // withFurther returns first attachments and those that join them.

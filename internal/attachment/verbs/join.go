@@ -18,18 +18,19 @@ import (
 
 // join gives a pod the further networks of an ADD, in their order, and takes away those that the pod does not ask for any more.
 // first is the ADD's attachment. If a network cannot be made, an ADD that has made the first attachment (fresh) releases all of them;
-// after another ADD, such as one that is repeated, the others stay.
-func (v *Verbs) join(ctx context.Context, first *attachment.Entry, add *addition, pod ns.Handle, fresh bool) error {
+// after another ADD, such as one that is repeated, the others stay. begun has the first attachment if that is not taken yet.
+func (v *Verbs) join(ctx context.Context, first *attachment.Entry, add *addition, pod ns.Handle, fresh bool, begun besides) error {
 	defer v.ChangeNetworks(first.Owner.ID)()
 	if !fresh {
 		if err := v.part(ctx, first, add.further); err != nil {
 			return err
 		}
 	}
-	if err := v.joinAll(ctx, first, add, pod); err != nil {
-		return errors.Join(err, v.undo(ctx, first, fresh))
+	said, err := v.joinAll(ctx, first, add, pod, begun)
+	if err == nil && !said {
+		err = v.SayNetworks(ctx, first.Owner.ID, false)
 	}
-	if err := v.SayNetworks(ctx, first.Owner.ID); err != nil {
+	if err != nil {
 		return errors.Join(err, v.undo(ctx, first, fresh))
 	}
 	return nil
@@ -70,28 +71,31 @@ func isOf(e *attachment.Entry, all []networks.Network) *networks.Network {
 
 // joinAll makes the further networks of an ADD that are not there, and completes those that are. Networks of Berth's own that follow one
 // another are made beside each other: their commits are one write, and none hears of another. Plugins of others are executed one after
-// the other, and see what comes before them whole, as a network does through which the pod's default routes are to lead.
-func (v *Verbs) joinAll(ctx context.Context, first *attachment.Entry, lead *addition, pod ns.Handle) error {
+// the other, and see what comes before them whole, as a network does through which the pod's default routes are to lead. own has what is
+// planned already. said says that SayNetworks has told people of all.
+func (v *Verbs) joinAll(ctx context.Context, first *attachment.Entry, lead *addition, pod ns.Handle, own besides) (said bool, _ error) {
 	joined := 0
 	for _, e := range v.index.Further(first.Owner.ID) {
 		joined = max(joined, e.Owner.Joined)
 	}
-	var own besides
 	for _, n := range lead.further {
 		joined++
 		add, err := v.further(ctx, first, lead, n, joined)
-		if err == nil && add != nil && !add.hasOthersBeside() {
-			err = v.takeBeside(ctx, &own)
+		if err == nil && add != nil && own.manner() != add.manner() {
+			err = v.takeAll(ctx, &own)
 		}
 		if err == nil && add != nil {
 			err = v.prepare(ctx, add, n, pod, &own)
 		}
 		if err != nil {
 			own.undo()
-			return inNetwork(n, err)
+			return false, inNetwork(n, err)
 		}
 	}
-	return v.takeBeside(ctx, &own)
+	if own.manner() == inLine && !own[0].record.Further() {
+		return true, v.takeAndSay(ctx, own)
+	}
+	return false, v.takeAll(ctx, &own)
 }
 
 // further returns the addition of a further network, or completes the network if it is there, and returns nil.

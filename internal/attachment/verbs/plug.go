@@ -67,7 +67,7 @@ func (v *Verbs) plugBeside(ctx context.Context, e *attachment.Entry) error {
 	}
 	lead := &addition{record: r, further: all[1:], when: daemon.When{Started: v.Boottime()}}
 	lead.record.Created, lead.record.Made, lead.record.Started = v.Wall(), v.Boottime(), v.Boottime()
-	err = v.join(ctx, e, lead, netns, false)
+	err = v.join(ctx, e, lead, netns, false, nil)
 	if now := v.index.Get(e.Owner.ID); now == nil || !now.Owner.Wanted() {
 		return nil // the pod goes
 	}

@@ -48,8 +48,8 @@ type Verbs struct {
 	// wait give back their place among the running requests (turn.Aside), since the pod may decide
 	// how long the first ADD takes. A DEL takes no turn: it overtakes the ADDs (see del.go).
 	keys turn.Turns[attachment.Key]
-	// SayNetworks tells people of the networks of the pod with a first attachment (status.Status).
-	SayNetworks func(ctx context.Context, first hold.ID) error
+	// SayNetworks tells people of the networks of the pod with a first attachment (status.Status). further says that the pod gets further ones.
+	SayNetworks func(ctx context.Context, first hold.ID, further bool) error
 	// ChangeNetworks says that these networks are being changed until done is called, after SayNetworks.
 	ChangeNetworks func(first hold.ID) (done func())
 }
@@ -58,6 +58,6 @@ type Verbs struct {
 func New(d *daemon.Core, x *attachment.Index, q *drain.Drain, g Ground, ms mode.Modes, n *networks.Networks, open func(ns.Ref) (ns.Handle, error)) *Verbs {
 	return &Verbs{
 		Core: d, index: x, drain: q, ground: g, modes: ms, networks: n, open: open, keys: turn.Turns[attachment.Key]{Most: repeats, Aside: true},
-		SayNetworks: func(context.Context, hold.ID) error { return nil }, ChangeNetworks: func(hold.ID) func() { return func() {} },
+		SayNetworks: func(context.Context, hold.ID, bool) error { return nil }, ChangeNetworks: func(hold.ID) func() { return func() {} },
 	}
 }

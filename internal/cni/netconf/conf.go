@@ -22,6 +22,7 @@ import (
 const (
 	ModeRouted  = "routed"
 	ModeMacvlan = "macvlan"
+	ModeBridge  = "bridge"
 )
 
 // Bounds of an MTU, in bytes: the least that IPv4 (RFC 791) and IPv6 (RFC
@@ -46,7 +47,7 @@ type Conf struct {
 	Pool       string          // "" is the agent's default
 	Mode       string          // ModeRouted if absent; the agent checks whether the mode exists
 	MTU        int             // 0 is the agent's default. At least MinMTU4; MinMTU6 is checked later, with the pool
-	Native     Native          // of ModeMacvlan
+	Native     Native          // of ModeMacvlan and ModeBridge
 	Wait       bool            // DEL answers when everything is gone
 	DNS        DNS             // goes into the result
 	IPs        []netip.Addr    // requested: at most one a family; no zone, not IPv4 in IPv6

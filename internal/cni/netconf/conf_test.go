@@ -25,7 +25,16 @@ func TestParse(t *testing.T) {
 		`"pool":"blue.4"`: with(func(c *netconf.Conf) { c.Pool = "blue.4" }),
 		`"mode":"routed"`: base,
 		`"mode":""`:       base,
-		`"mode":"bridge"`: with(func(c *netconf.Conf) { c.Mode = "bridge" }),
+		`"mode":"ipvlan"`: with(func(c *netconf.Conf) { c.Mode = "ipvlan" }),
+		`"mode":"bridge","bridge":"br0"`: with(func(c *netconf.Conf) {
+			c.Mode, c.Native = "bridge", netconf.Native{Bridge: "br0"}
+		}),
+		`"mode":"bridge","bridge":"br0","isolated":true,"hairpinMode":true`: with(func(c *netconf.Conf) {
+			c.Mode, c.Native = "bridge", netconf.Native{Bridge: "br0", Isolated: true, Hairpin: true}
+		}),
+		`"mode":"bridge","bridge":"br0","isolated":false,"hairpinMode":null`: with(func(c *netconf.Conf) {
+			c.Mode, c.Native = "bridge", netconf.Native{Bridge: "br0"}
+		}),
 		`"mode":"macvlan","master":"eth1"`: with(func(c *netconf.Conf) {
 			c.Mode, c.Native = "macvlan", netconf.Native{Master: "eth1", MacvlanMode: "bridge"}
 		}),
@@ -148,6 +157,14 @@ func TestParseRefuses(t *testing.T) {
 		{conf(`"mode":"macvlan","master":"eth1","macvlanMode":"source"`), 7, `macvlanMode is "source"; expected bridge, private, vepa, passthru`},
 		{conf(`"master":"eth1"`), 2, `"master": "eth1"; only mode macvlan has this key, and the mode is routed`},
 		{conf(`"mode":"x","macvlanMode":"bridge"`), 2, "only mode macvlan has this key, and the mode is x"},
+		{conf(`"mode":"bridge"`), 7, `bridge is missing; expected "br0"`},
+		{conf(`"mode":"bridge","bridge":"a/b"`), 7, `bridge is "a/b"; expected the name of a link of the node`},
+		{conf(`"mode":"bridge","bridge":"br0","isolated":1`), 7, `isolated is 1; expected true or false`},
+		{conf(`"mode":"bridge","bridge":"br0","hairpinMode":"true"`), 7, `hairpinMode is "true"; expected true or false`},
+		{conf(`"mode":"bridge","bridge":"br0","master":"eth1"`), 2, `only mode macvlan has this key, and the mode is bridge`},
+		{conf(`"mode":"macvlan","master":"eth1","isolated":false`), 2, `only mode bridge has this key, and the mode is macvlan`},
+		{conf(`"bridge":"br0"`), 2, `"bridge": "br0"; only mode bridge has this key, and the mode is routed`},
+		{conf(`"delegates":[{"type":"ptp"}],"bridge":"br0"`), 2, "another plugin makes the first interface"},
 		{conf(`"delegates":[{"type":"ptp"}],"master":"eth1"`), 2, "another plugin makes the first interface"},
 		{conf(`"mtu":67`), 7, "mtu is 67"},
 		{conf(`"mtu":65536`), 7, "mtu is 65536"},
@@ -173,7 +190,7 @@ func TestParseRefuses(t *testing.T) {
 		{conf(`"gcMinage":"1h"`), 2, `perhaps "gcMinAge" is meant`},
 		{conf(`"runtimeConfg":{}`), 2, `perhaps "runtimeConfig" is meant`},
 		{conf(`"x":null`), 2, `"x": null; remove it`},
-		{conf(`"bridge":"` + long + `"`), 2, "(202 bytes)"},
+		{conf(`"vlan":"` + long + `"`), 2, "(202 bytes)"},
 		{conf(`"prevResult":[]`), 7, "prevResult is []"},
 		{conf(`"dns":[]`), 7, "dns is []"},
 		{conf(`"dns":{"nameservers":["a"]}`), 7, `dns.nameservers has "a"`},
@@ -273,7 +290,7 @@ func TestIPAM(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		``, `{}`, conf(``), conf(`"mtu":1500,"wait":true,"root":"/x","pool":"p"`), conf(`"dns":{"nameservers":["::1"]}`),
-		conf(`"mode":"macvlan","master":"eth1","macvlanMode":"vepa"`),
+		conf(`"mode":"macvlan","master":"eth1","macvlanMode":"vepa"`), conf(`"mode":"bridge","bridge":"br0","isolated":true`),
 		conf(`"runtimeConfig":{"ips":["10.0.0.1/8","fd00::1"],"mac":"02:00:00:00:00:01"}`), conf(`"ipam":{"type":""}`), conf(`"ipam":{"type":"static","addresses":[]},"mtu":1400`),
 		conf(`"prevResult":{"interfaces":[{"name":"babcdefghij2345"},null,{"name":5}]}`), conf(`"cni.dev/x":{}`),
 		conf(`"runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80,"protocol":"udp","hostIP":"::1"}]}`),
@@ -324,7 +341,7 @@ func asError[E interface {
 }
 
 func ExampleParse() {
-	_, e := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"net","type":"berth-cni","bridge":"cni0"}`))
+	_, e := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"net","type":"berth-cni","isGateway":true}`))
 	fmt.Println(e.Code, e)
-	// Output: 2 unsupported key in the configuration: "bridge": "cni0"; remove it
+	// Output: 2 unsupported key in the configuration: "isGateway": true; remove it
 }

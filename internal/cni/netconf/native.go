@@ -15,13 +15,19 @@ import (
 type Native struct {
 	Master      string // of ModeMacvlan: a link of the node
 	MacvlanMode string // of ModeMacvlan: one of macvlanModes; the first if absent
+	Bridge      string // of ModeBridge: a bridge of the node
+	Isolated    bool   // of ModeBridge: other isolated pods of the bridge are out of reach
+	Hairpin     bool   // of ModeBridge: the pod gets frames back that it has sent to itself by way of the bridge
 }
 
 // macvlanModes are the kernel's modes of macvlans, in ip's words.
 var macvlanModes = []string{"bridge", "private", "vepa", "passthru"}
 
 // nativeModes are the modes of the keys of Native.
-var nativeModes = map[string]string{"master": ModeMacvlan, "macvlanMode": ModeMacvlan}
+var nativeModes = map[string]string{
+	"master": ModeMacvlan, "macvlanMode": ModeMacvlan,
+	"bridge": ModeBridge, "isolated": ModeBridge, "hairpinMode": ModeBridge,
+}
 
 var nativeKeys = slices.Sorted(maps.Keys(nativeModes))
 
@@ -38,6 +44,23 @@ var nativeReaders = map[string]func(n *Native, key string, value []byte) *api.Er
 		n.MacvlanMode = mode
 		return nil
 	},
+	"bridge": func(n *Native, key string, value []byte) *api.Error {
+		return readLink(&n.Bridge, key, value)
+	},
+	"isolated": func(n *Native, key string, value []byte) *api.Error {
+		return readFlag(&n.Isolated, key, value)
+	},
+	"hairpinMode": func(n *Native, key string, value []byte) *api.Error {
+		return readFlag(&n.Hairpin, key, value)
+	},
+}
+
+func readFlag(to *bool, key string, value []byte) *api.Error {
+	*to = string(value) == "true"
+	if !*to && string(value) != "false" {
+		return cni.ConfigError(key, value, "true or false")
+	}
+	return nil
 }
 
 // maxLink is the length of the longest name that a link can have, in bytes (IFNAMSIZ - 1).
@@ -61,13 +84,12 @@ func (c *Conf) checkNative(fields scan.Fields) *api.Error {
 			return cni.FieldError(key, value, "only mode "+nativeModes[key]+" has this key, and the mode is "+c.Mode)
 		}
 	}
-	if c.Mode != ModeMacvlan {
-		return nil
-	}
-	if c.Native.Master == "" {
+	switch {
+	case c.Mode == ModeMacvlan && c.Native.Master == "":
 		return cni.MissingError("master", `"eth1"`)
-	}
-	if c.Native.MacvlanMode == "" {
+	case c.Mode == ModeBridge && c.Native.Bridge == "":
+		return cni.MissingError("bridge", `"br0"`)
+	case c.Mode == ModeMacvlan && c.Native.MacvlanMode == "":
 		c.Native.MacvlanMode = macvlanModes[0]
 	}
 	return nil

@@ -16,7 +16,8 @@ import (
 // A bound mapping leads to a pod whose link and address are other plugins' (Mapping.Via). These give the address to the
 // pod's successor as soon as the pod is gone, and the mapping may still be there: the agent may be away, or the release may
 // be owed. So packets of such a mapping leave the node by the pod's own link, or not at all. The kernel gives no other link
-// the index of a link that is gone, as long as the network namespace lives.
+// the index of a link that is gone, as long as the network namespace lives. If that link is a bridge's port, the node's rules see the
+// bridge alone: bridged.go watches over the port.
 //
 // The key of a bound mapping is the protocol, the pod's port and the pod's address. (A packet's port as it was before the redirection
 // would tell more; but the library github.com/google/nftables, which others list rules with, cannot read a rule that asks for it.) So
@@ -37,9 +38,12 @@ func boundSets(f family) (bound, exits set) {
 	return bound, exits
 }
 
-// boundLinks returns the set of the links to which mappings of either family are bound.
-func boundLinks() set {
-	return set{name: "boundlinks", keys: concat{nftables.TypeIFIndex}, of: nftables.TypeIFIndex}
+// podLinks returns the set of a family that has the addresses of pods to which bound mappings lead, with the links by which the node
+// reaches them. Pods behind one bridge have the same link, so that an element needs the address: it is one pod's alone.
+func podLinks(f family) set {
+	s := set{name: "podlinks" + f.suffix, keys: concat{f.datatype, nftables.TypeIFIndex}}
+	s.of = s.keys.datatype()
+	return s
 }
 
 // boundKey returns the key of a mapping in the set bound.
@@ -66,12 +70,22 @@ func addBounds(in map[string][]entry, ports []Port) {
 			suffix = ipv6.suffix
 		}
 		add("bound"+suffix, key, p.Owner)
+		pod := string(p.Pod.Addr().AsSlice())
 		if p.Via != NoLink {
-			link := string(binary.NativeEndian.AppendUint32(nil, uint32(p.Via)))
+			link := linkBytes(p.Via)
 			add("exits"+suffix, key+link, p.Owner)
-			add("boundlinks", link, p.Owner)
+			add("podlinks"+suffix, pod+link, p.Owner)
+		}
+		if p.BridgePort != 0 {
+			add("bridged"+suffix, pod, p.Owner)
+			add("bridgeports"+suffix, pod+linkBytes(p.BridgePort), p.Owner)
 		}
 	}
+}
+
+// linkBytes returns a link's index as a part of a concatenation.
+func linkBytes(index int) string {
+	return string(binary.NativeEndian.AppendUint32(nil, uint32(index)))
 }
 
 // viasOf returns the Via of the bound mappings of a family, by their keys.
@@ -98,7 +112,10 @@ func viasOf(f family, sets []set) map[string]int {
 //	delete element inet NAME exits4 { tcp . 80 . 10.88.0.7 . 12 }
 func (t *Tables) Close(instance string, ports []Port) error {
 	table, all := stamp.Table(instance), portEntries(ports)
-	exits := map[string][]entry{"exits4": all["exits4"], "exits6": all["exits6"], "boundlinks": all["boundlinks"]}
+	exits := map[string][]entry{}
+	for _, name := range []string{"exits4", "exits6", "podlinks4", "podlinks6"} {
+		exits[name] = all[name]
+	}
 	if err := t.unmap(table, byName(exits)); err != nil {
 		return fmt.Errorf("closing ports in nftables table %s: %w", table, kernel.Classify(err))
 	}
@@ -115,16 +132,11 @@ func dropElsewhere(f family) rule {
 	if f.proto == ipv6.proto {
 		link = reg24
 	}
-	key := fmt.Sprintf("meta l4proto . th dport . %s daddr", f.word)
-	load := []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
-		&expr.Payload{OperationType: expr.PayloadLoad, DestRegister: reg4, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
-		&expr.Payload{OperationType: expr.PayloadLoad, DestRegister: reg8, Base: expr.PayloadBaseNetworkHeader, Offset: f.daddr, Len: f.datatype.Bytes},
-	}
+	key, load := f.boundKey()
+	words, exprs := f.ofBound(bound)
 	return rule{
-		text: fmt.Sprintf("ct status dnat ct direction original meta nfproto ipv%s %s @%s %s . oif != @%s drop", f.suffix, key, bound.name, key, exits.name),
-		exprs: slices.Concat(has(dnatted), goes(0), f.protocol(), load,
-			[]expr.Any{&expr.Lookup{SourceRegister: reg, SetName: bound.name}}, load,
+		text: fmt.Sprintf("%s %s . oif != @%s drop", words, key, exits.name),
+		exprs: slices.Concat(exprs, load,
 			[]expr.Any{
 				&expr.Meta{Key: expr.MetaKeyOIF, Register: link},
 				&expr.Lookup{SourceRegister: reg, SetName: exits.name, Invert: true},
@@ -133,31 +145,68 @@ func dropElsewhere(f family) rule {
 	}
 }
 
+// ofBound lets a rule go on if a packet of the family goes to the pod of a bound mapping, and somebody has redirected it. Its first test is
+// one that few packets pass.
+func (f family) ofBound(bound set) (words string, exprs []expr.Any) {
+	key, load := f.boundKey()
+	return fmt.Sprintf("ct status dnat ct direction original meta nfproto ipv%s %s @%s", f.suffix, key, bound.name),
+		slices.Concat(has(dnatted), goes(0), f.protocol(), load, []expr.Any{&expr.Lookup{SourceRegister: reg, SetName: bound.name}})
+}
+
+// boundKey loads a packet's key in the set bound (boundKey), and returns nft's words for it.
+func (f family) boundKey() (words string, load []expr.Any) {
+	return fmt.Sprintf("meta l4proto . th dport . %s daddr", f.word), []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
+		&expr.Payload{OperationType: expr.PayloadLoad, DestRegister: reg4, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		&expr.Payload{OperationType: expr.PayloadLoad, DestRegister: reg8, Base: expr.PayloadBaseNetworkHeader, Offset: f.daddr, Len: f.datatype.Bytes},
+	}
+}
+
 // hideBoundLoopback is hideLoopback for pods of bound mappings, whose links are in no group of Berth's.
 //
-//	oif @boundlinks ip saddr 169.254.255.1 masquerade fully-random
+//	ip saddr 169.254.255.1 ip daddr . oif @podlinks4 masquerade fully-random
 func hideBoundLoopback(f family, source netip.Addr) rule {
 	return rule{
-		text:  fmt.Sprintf("oif @boundlinks %s saddr %s masquerade fully-random", f.word, source),
-		exprs: slices.Concat(byBound(expr.MetaKeyOIF, false), f.is(f.saddr, source), []expr.Any{&expr.Masq{FullyRandom: true}}),
+		text:  fmt.Sprintf("%[1]s saddr %[2]s %[1]s daddr . oif @podlinks%[3]s masquerade fully-random", f.word, source, f.suffix),
+		exprs: slices.Concat(f.is(f.saddr, source), f.onPodLink(f.daddr, expr.MetaKeyOIF, false), []expr.Any{&expr.Masq{FullyRandom: true}}),
 	}
 }
 
-// acceptUnbound lets packets that came in neither by a link of a group nor by one to which mappings are bound skip the other rules.
+// hideNeighbour gives the node's address to what comes to a bound mapping by the link by which its pod is reached: from another pod of
+// the same bridge. Otherwise the pod would answer straight over the bridge, past the node's connection tracking.
 //
-//	iifgroup != 1073741824 iif != @boundlinks accept
-func acceptUnbound(group uint32) rule {
+//	ip daddr . iif @podlinks4 ip daddr . oif @podlinks4 ct status dnat masquerade fully-random
+func hideNeighbour(f family) rule {
+	return rule{
+		text: fmt.Sprintf("%[1]s daddr . iif @podlinks%[2]s %[1]s daddr . oif @podlinks%[2]s ct status dnat masquerade fully-random", f.word, f.suffix),
+		exprs: slices.Concat(f.protocol(), f.onPodLink(f.daddr, expr.MetaKeyIIF, false), f.onPodLink(f.daddr, expr.MetaKeyOIF, false),
+			has(dnatted), []expr.Any{&expr.Masq{FullyRandom: true}}),
+	}
+}
+
+// acceptUnbound lets packets of a family that neither came in by a link of a group nor are from a pod of a bound mapping skip the other
+// rules.
+//
+//	iifgroup != 1073741824 ip saddr . iif != @podlinks4 accept
+func acceptUnbound(group uint32, f family) rule {
 	others := acceptOthers(group).exprs
 	return rule{
-		text:  fmt.Sprintf("iifgroup != %d iif != @boundlinks accept", group),
-		exprs: slices.Concat(others[:len(others)-1], byBound(expr.MetaKeyIIF, true), others[len(others)-1:]),
+		text:  fmt.Sprintf("iifgroup != %d %s saddr . iif != @podlinks%s accept", group, f.word, f.suffix),
+		exprs: slices.Concat(others[:len(others)-1], f.protocol(), f.onPodLink(f.saddr, expr.MetaKeyIIF, true), others[len(others)-1:]),
 	}
 }
 
-// byBound lets a rule go on if a packet came or leaves by a link to which mappings are bound; or, with not, by another link.
-func byBound(key expr.MetaKey, not bool) []expr.Any {
-	return []expr.Any{
-		&expr.Meta{Key: key, Register: reg},
-		&expr.Lookup{SourceRegister: reg, SetName: boundLinks().name, Invert: not},
+// onPodLink lets a rule go on if the set of pods' links has the address at an offset in the network header with the link by which the
+// packet came or leaves; or, with not, if the set has not. The packet is of the family.
+func (f family) onPodLink(offset uint32, link expr.MetaKey, not bool) []expr.Any {
+	return append(f.withLink(offset, link), &expr.Lookup{SourceRegister: reg, SetName: podLinks(f).name, Invert: not})
+}
+
+// withLink loads an address, and behind it the index of a link.
+func (f family) withLink(offset uint32, link expr.MetaKey) []expr.Any {
+	second := uint32(reg4)
+	if f.proto == ipv6.proto {
+		second = reg16
 	}
+	return []expr.Any{f.address(offset, f.datatype.Bytes), &expr.Meta{Key: link, Register: second}}
 }

@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -53,17 +54,28 @@ const sumAt = 10
 
 // request collects the messages of one transaction.
 type request struct {
+	family   byte // of the tables that the next messages are about: NFPROTO_BRIDGE, or 0 for inet
 	messages []netlink.Message
 	err      error // the first error of encoding
 }
 
-// add appends a message about a table of family inet. The kernel answers each message with an ack.
+// in says of which family the tables are that the next messages are about.
+func (r *request) in(family byte) *request {
+	r.family = family
+	return r
+}
+
+// add appends a message about a table. The kernel answers each message with an ack.
 func (r *request) add(msg uint16, flags netlink.HeaderFlags, attrs ...netlink.Attribute) {
 	r.messages = append(r.messages, netlink.Message{
 		Header: netlink.Header{Type: messageType(msg), Flags: netlink.Request | netlink.Acknowledge | flags},
-		// struct nfgenmsg: family, version, resource id
-		Data: append([]byte{unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0}, r.encode(attrs)...),
+		Data:   append(genmsg(r.family), r.encode(attrs)...),
 	})
+}
+
+// genmsg returns a struct nfgenmsg about a table: family, version, resource id.
+func genmsg(family byte) []byte {
+	return []byte{cmp.Or(family, unix.NFPROTO_INET), unix.NFNETLINK_V0, 0, 0}
 }
 
 // encode encodes attributes.

@@ -74,11 +74,11 @@ func noteAsked(f family, from netip.Addr) rule {
 // answers returns the rules of the chain loopback_back. All packets but those that live links, and links to which host ports are
 // bound, send to a loopback address pay for the first three rules at most.
 //
-//	iifgroup != 1073741824 iif != @boundlinks accept
+//	iifgroup != 1073741824 ip saddr . iif != @podlinks4 accept
 //	ip daddr != 127.0.0.1 accept
 //	ip6 daddr != ::1 accept
 func answers(live uint32) []rule {
-	rules := []rule{acceptUnbound(live), acceptElsewhere(ipv4), acceptElsewhere(ipv6)}
+	rules := []rule{acceptUnbound(live, ipv4), acceptUnbound(live, ipv6), acceptElsewhere(ipv4), acceptElsewhere(ipv6)}
 	for _, f := range []family{ipv4, ipv6} {
 		rules = append(rules, dropSyn(f), dropInit(f), dropUnasked(f), standInBack(f))
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// Map adds host ports to the instance's table, in one transaction. Host ports that are in the table
+// Map adds host ports to the instance's tables, in one transaction. Host ports that are in the table
 // already stay. If the table maps one of the ports to something else, the error is kernel.ErrExists or
 // kernel.ErrBusy; if there is no table, or it has no place for host ports, kernel.ErrNotFound.
 //
@@ -20,7 +20,7 @@ import (
 func (t *Tables) Map(instance string, ports []Port) error {
 	err := t.transact(func(r *request) {
 		for _, in := range byName(portEntries(ports)) {
-			r.addEntries(stamp.Table(instance), 0, in.set, in.entries)
+			r.in(in.family).addEntries(stamp.Table(instance), 0, in.set, in.entries)
 		}
 	})
 	if err != nil {
@@ -64,7 +64,7 @@ func (t *Tables) deleteAll(table string, gone []named) error {
 	}
 	return t.transact(func(r *request) {
 		for _, in := range gone {
-			r.deleteEntries(table, in.set, in.entries)
+			r.in(in.family).deleteEntries(table, in.set, in.entries)
 		}
 	})
 }
@@ -126,7 +126,7 @@ func (t *Tables) Others(instance string) (map[string][]Port, error) {
 func (t *Tables) names() (names []string, err error) {
 	err = t.conns.asking(func(c *netlink.Conn) error {
 		for range readTries {
-			tables, err := ask(c, unix.NFT_MSG_GETTABLE, netlink.Dump)
+			tables, err := ask(c, 0, unix.NFT_MSG_GETTABLE, netlink.Dump)
 			if err != nil {
 				return err
 			}
@@ -151,13 +151,13 @@ func (t *Tables) names() (names []string, err error) {
 // messages says.
 func interrupted(m netlink.Message) bool { return m.Header.Flags&netlink.DumpInterrupted != 0 }
 
-// readPorts reads the sets and maps of host ports of a table, and nothing else of the table.
+// readPorts reads the sets and maps of host ports of a table and of the one of family bridge, and nothing else of them.
 func (t *Tables) readPorts(table string) (sets []set, err error) {
 	err = t.conns.reading(func(c *netlink.Conn) error {
 		sets = allPortSets()
 		for i := range sets {
 			var err error
-			sets[i].entries, err = readEntries(c, table, sets[i].name)
+			sets[i].entries, err = readEntries(c, sets[i].family, table, sets[i].name)
 			if err != nil && !errors.Is(err, unix.ENOENT) {
 				return err
 			}
@@ -169,6 +169,7 @@ func (t *Tables) readPorts(table string) (sets []set, err error) {
 
 // named are the elements of a set.
 type named struct {
+	family  byte // of the table that has it, as set's
 	set     string
 	entries []entry
 }
@@ -178,7 +179,7 @@ func byName(all map[string][]entry) []named {
 	var list []named
 	for _, s := range allPortSets() {
 		if len(all[s.name]) > 0 {
-			list = append(list, named{s.name, all[s.name]})
+			list = append(list, named{s.family, s.name, all[s.name]})
 		}
 	}
 	return list

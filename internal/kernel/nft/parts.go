@@ -19,6 +19,7 @@ const (
 	Limit                       // limits connections: nft_ct, nft_connlimit, nft_limit, nft_numgen, dynamic sets
 	Multipath                   // keeps MPTCP of live links from the node: nft_exthdr, which takes options out since Linux 5.18
 	Shadows                     // keeps masquerade from giving host ports to pods' own connections: lookups in maps without a value, since Linux 6.5
+	Bridges                     // keeps host ports behind bridges from pods' successors: a table of family bridge
 	HostPorts                   // sends ports of the node to pods, and notes strays: nft_nat, nft_masq, nft_fib, nft_ct, dynamic sets
 
 	allParts Parts = 1<<iota - 1
@@ -44,7 +45,7 @@ func (r Ruleset) parts() Parts {
 		p |= Sources | Multipath
 	}
 	if r.Live != 0 && r.HostPorts {
-		p |= HostPorts | Shadows
+		p |= HostPorts | Shadows | Bridges
 	}
 	if r.Live != 0 && r.Connections != 0 {
 		p |= Limit

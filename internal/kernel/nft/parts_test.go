@@ -18,6 +18,9 @@ import (
 // nf_tables does.
 func lacking(t *Tables, without ...expr.Any) {
 	t.commit = func(want table) error {
+		if slices.ContainsFunc(without, func(e expr.Any) bool { return e == noBridges }) && want.bridge != nil {
+			return fmt.Errorf("no tables of family bridge: %w", kernel.Classify(unix.EOPNOTSUPP))
+		}
 		for _, c := range want.chains {
 			for _, r := range c.rules {
 				exprs := slices.Clone(r.exprs)
@@ -39,6 +42,9 @@ func lacking(t *Tables, without ...expr.Any) {
 	}
 }
 
+// noBridges stands for what no expression is for: tables of family bridge.
+var noBridges expr.Any = &expr.Counter{}
+
 // Replace leaves out the part for which an expression is missing, and nothing else. A
 // later Replace writes all parts that the kernel supports by then.
 func TestLacks(t *testing.T) {
@@ -54,6 +60,7 @@ func TestLacks(t *testing.T) {
 		{"connlimit", []expr.Any{&expr.Connlimit{}}, Limit},
 		{"dynamic sets", []expr.Any{&expr.Dynset{}}, Limit | HostPorts},
 		{"numgen", []expr.Any{&expr.Numgen{}}, Limit},
+		{"tables of family bridge", []expr.Any{noBridges}, Bridges},
 		{"ct", []expr.Any{&expr.Ct{}}, Invalid | Limit | HostPorts},
 		{"fib and numgen", []expr.Any{&expr.Fib{}, &expr.Numgen{}}, Sources | Limit | HostPorts},
 		{"all of them", []expr.Any{&expr.Fib{}, &expr.Ct{}, &expr.Dynset{}}, Sources | Invalid | Limit | HostPorts},

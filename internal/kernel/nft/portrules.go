@@ -53,8 +53,8 @@ const (
 //
 // The rules map only packets that go to the node itself (fib daddr type local): a port of the node says
 // nothing about the same port of other machines, whose packets the node forwards (CVE-2025-67499).
-// Clients keep their addresses, except two: the pod itself, and clients at the node's loopback
-// addresses. Otherwise the pod could not answer their packets.
+// Clients keep their addresses, except three: the pod itself, clients at the node's loopback
+// addresses, and pods behind the same bridge (hideNeighbour). Otherwise the pod could not answer their packets.
 //
 // A client's packet from 127.0.0.1 to a pod has Stand4 for its source until masquerade gives it the
 // node's address; the kernel lets packets from ::1 leave. The pod's answer has its loopback
@@ -68,8 +68,9 @@ const (
 func hostPorts(live uint32, ports []Port, lacks Parts) (sets []set, chains []chain) {
 	in := portEntries(ports)
 	for _, s := range allPortSets() {
-		s.entries = in[s.name]
-		sets = append(sets, s)
+		if s.entries = in[s.name]; s.family != unix.NFPROTO_BRIDGE {
+			sets = append(sets, s)
+		}
 	}
 	sets = append(sets, asked(ipv4), asked(ipv6))
 	from := chain{name: "ports_in", typ: "nat", hook: hookPrerouting, priority: priorityDstnat}
@@ -86,7 +87,10 @@ func hostPorts(live uint32, ports []Port, lacks Parts) (sets []set, chains []cha
 		back.rules = append(back.rules, hideHairpin(f, hairpin))
 	}
 	back.rules = append(back.rules, hideLoopback(live, ipv4, Stand4), hideLoopback(live, ipv6, netip.IPv6Loopback()),
-		hideBoundLoopback(ipv4, Stand4), hideBoundLoopback(ipv6, netip.IPv6Loopback()))
+		hideBoundLoopback(ipv4, Stand4), hideBoundLoopback(ipv6, netip.IPv6Loopback()), hideNeighbour(ipv4), hideNeighbour(ipv6))
+	if lacks&Bridges == 0 {
+		chains = append(chains, chain{name: "bridged_out", typ: "filter", hook: hookOutput, priority: priorityFilter, rules: []rule{markBound(ipv4), markBound(ipv6)}})
+	}
 	if lacks&Shadows == 0 {
 		chains = append(chains, chain{name: "ports_shadows", typ: "filter", hook: hookPostrouting, priority: prioritySrcnat + 1, rules: dropShadows()})
 	}

@@ -20,6 +20,9 @@ type Mapping struct {
 	// Via binds the mapping to a link of the node, by its index: what the mapping has sent to the pod may leave the
 	// node by that link only (bound.go). 0: the mapping is bound to no link; NoLink: nothing of it leaves the node.
 	Via int `json:"via,omitempty"`
+	// BridgePort is the port that leads to the pod if Via is a bridge, by its index: the mapping's packets may leave the bridge
+	// by that port only (bridged.go). 0: Via is no bridge.
+	BridgePort int `json:"bridgePort,omitempty"`
 }
 
 // Leads reports whether the mapping sends what comes to a port of the node, at the address in `at`, to `to`.
@@ -35,6 +38,9 @@ func (m Mapping) String() string {
 		text += ", closed"
 	case m.Via != 0:
 		text += fmt.Sprintf(" by link %d", m.Via)
+	}
+	if m.BridgePort != 0 {
+		text += fmt.Sprintf(", port %d", m.BridgePort)
 	}
 	return text
 }
@@ -140,9 +146,10 @@ func allPortSets() []set {
 	for _, f := range []family{ipv4, ipv6} {
 		ports, anyports, hairpin := portSets(f)
 		bound, exits := boundSets(f)
-		all = append(all, ports, anyports, hairpin, bound, exits)
+		all = append(all, ports, anyports, hairpin, bound, exits, podLinks(f))
+		all = append(all, bridgeSets(f)...)
 	}
-	return append(all, boundLinks())
+	return all
 }
 
 // portEntries returns the elements that ports are in the sets, by the sets' names.
@@ -184,7 +191,7 @@ func portsOf(sets []set) []Port {
 	for _, f := range []family{ipv4, ipv6} {
 		bytes := int(f.datatype.Bytes)
 		ports, anyports, _ := portSets(f)
-		via := viasOf(f, sets)
+		via, behind := viasOf(f, sets), bridgePortsOf(f, sets)
 		for _, s := range sets {
 			if s.name != ports.name && s.name != anyports.name {
 				continue
@@ -206,7 +213,9 @@ func portsOf(sets []set) []Port {
 				p.Host = netip.AddrPortFrom(any, binary.BigEndian.Uint16(key[len(key)-4:]))
 				pod, _ := netip.AddrFromSlice([]byte(e.value)[:bytes])
 				p.Pod = netip.AddrPortFrom(pod, binary.BigEndian.Uint16([]byte(e.value)[bytes:]))
-				p.Via = via[boundKey(p.Mapping)]
+				if p.Via = via[boundKey(p.Mapping)]; p.Via != 0 {
+					p.BridgePort = behind[pod]
+				}
 				all = append(all, p)
 			}
 		}
@@ -220,7 +229,8 @@ func (p Port) compare(o Port) int {
 	return cmp.Or(strings.Compare(p.Owner, o.Owner), p.Mapping.Compare(o.Mapping))
 }
 
-// Compare orders mappings by protocol, host port, pod and link.
+// Compare orders mappings by protocol, host port, pod and links.
 func (m Mapping) Compare(o Mapping) int {
-	return cmp.Or(strings.Compare(m.Protocol, o.Protocol), m.Host.Compare(o.Host), m.Pod.Compare(o.Pod), cmp.Compare(m.Via, o.Via))
+	return cmp.Or(strings.Compare(m.Protocol, o.Protocol), m.Host.Compare(o.Host), m.Pod.Compare(o.Pod), cmp.Compare(m.Via, o.Via),
+		cmp.Compare(m.BridgePort, o.BridgePort))
 }

@@ -26,8 +26,9 @@ func (g Generation) Before(o Generation) bool { return int32(g-o) < 0 }
 // readTries is how often read reads a table if transactions keep coming in between.
 const readTries = 50
 
-// read returns the table as the kernel has it, and the generation in which it was read.
-// If there is no such table the error is errNoTable, and the generation is valid too.
+// read returns the table as the kernel has it, with the one of family bridge, and the generation in which it was read.
+// If there is no such table the error is errNoTable, and the generation is valid too, and so is what it returns of the table of family
+// bridge.
 //
 //	list table inet NAME
 func (t *Tables) read(name string) (have table, at Generation, err error) {
@@ -42,10 +43,10 @@ func (t *Tables) read(name string) (have table, at Generation, err error) {
 			c.Close()
 		}
 	}()
-	at, err = atOnce(c, func() (err error) { have, err = readTable(c, name); return err })
+	at, err = atOnce(c, func() (err error) { have, err = readBoth(c, name); return err })
 	switch {
 	case errors.Is(err, errNoTable):
-		return table{}, at, err
+		return have, at, err
 	case err != nil:
 		return table{}, 0, fmt.Errorf("reading nftables table %s: %w", name, kernel.Classify(err))
 	}
@@ -90,7 +91,7 @@ func (t *Tables) Generation() (at Generation, err error) {
 
 // generation reads the current generation.
 func generation(c *netlink.Conn) (Generation, error) {
-	replies, err := ask(c, unix.NFT_MSG_GETGEN, 0)
+	replies, err := ask(c, 0, unix.NFT_MSG_GETGEN, 0)
 	if err != nil {
 		return 0, err
 	}
@@ -114,32 +115,47 @@ func generationOf(m netlink.Message) (Generation, bool) {
 	return Generation(binary.BigEndian.Uint32(attrs[unix.NFTA_GEN_ID])), true
 }
 
-// readTable reads everything in the table, by several dumps. The table may change between
+// readBoth reads the table of family inet with the one of family bridge. If there is no table of family inet the error is errNoTable.
+func readBoth(c *netlink.Conn, name string) (table, error) {
+	have, err := readTable(c, 0, name)
+	if err != nil && !errors.Is(err, errNoTable) {
+		return table{}, err
+	}
+	switch bridge, failed := readTable(c, unix.NFPROTO_BRIDGE, name); {
+	case failed == nil:
+		have.bridge = &bridge
+	case !errors.Is(failed, errNoTable):
+		return table{}, fmt.Errorf("of family bridge: %w", failed)
+	}
+	return have, err
+}
+
+// readTable reads everything in a table of a family, by several dumps. The table may change between
 // them.
-func readTable(c *netlink.Conn, name string) (table, error) {
-	tables, err := ask(c, unix.NFT_MSG_GETTABLE, 0, attr(unix.NFTA_TABLE_NAME, name))
+func readTable(c *netlink.Conn, family byte, name string) (table, error) {
+	tables, err := ask(c, family, unix.NFT_MSG_GETTABLE, 0, attr(unix.NFTA_TABLE_NAME, name))
 	if errors.Is(err, unix.ENOENT) {
 		return table{}, errNoTable
 	}
 	if err != nil || len(tables) != 1 {
 		return table{}, errors.Join(err, fmt.Errorf("%d tables in the answer", len(tables)))
 	}
-	have := table{name: name}
+	have := table{family: family, name: name}
 	attrs, err := attributes(tables[0])
 	if err != nil {
 		return table{}, err
 	}
 	have.flags = number(attrs[unix.NFTA_TABLE_FLAGS])
-	if have.sets, err = readSets(c, name); err != nil {
+	if have.sets, err = readSets(c, family, name); err != nil {
 		return table{}, fmt.Errorf("sets: %w", err)
 	}
-	if have.chains, err = readChains(c, name); err != nil {
+	if have.chains, err = readChains(c, family, name); err != nil {
 		return table{}, fmt.Errorf("chains: %w", err)
 	}
 	// NFTA_TABLE_USE, which counts everything in the table, is of no use here: it
 	// includes what a transaction that is not committed yet has done.
 	for _, msg := range []uint16{unix.NFT_MSG_GETOBJ, unix.NFT_MSG_GETFLOWTABLE} {
-		n, err := count(c, msg, name)
+		n, err := count(c, family, msg, name)
 		if err != nil {
 			return table{}, fmt.Errorf("objects: %w", err)
 		}
@@ -149,8 +165,8 @@ func readTable(c *netlink.Conn, name string) (table, error) {
 }
 
 // count returns how many things of one sort are in the table. msg asks for all of them.
-func count(c *netlink.Conn, msg uint16, table string) (n int, err error) {
-	all, err := list(c, msg) // of all tables of the family
+func count(c *netlink.Conn, family byte, msg uint16, table string) (n int, err error) {
+	all, err := list(c, family, msg) // of all tables of the family
 	for _, attrs := range all {
 		if text(attrs[unix.NFTA_TABLE_NAME]) == table {
 			n++
@@ -162,8 +178,8 @@ func count(c *netlink.Conn, msg uint16, table string) (n int, err error) {
 // unreadyList limits, as unready does for one message, the time for all messages of an answer together.
 const unreadyList = 5 * unready
 
-// ask sends one request for family inet and returns the answers to it.
-func ask(c *netlink.Conn, msg uint16, flags netlink.HeaderFlags, attrs ...netlink.Attribute) ([]netlink.Message, error) {
+// ask sends one request for a family (0: inet) and returns the answers to it.
+func ask(c *netlink.Conn, family byte, msg uint16, flags netlink.HeaderFlags, attrs ...netlink.Attribute) ([]netlink.Message, error) {
 	raw, err := netlink.MarshalAttributes(attrs)
 	if err != nil {
 		return nil, err
@@ -173,14 +189,13 @@ func ask(c *netlink.Conn, msg uint16, flags netlink.HeaderFlags, attrs ...netlin
 	}
 	return c.Execute(netlink.Message{
 		Header: netlink.Header{Type: messageType(msg), Flags: netlink.Request | flags},
-		// struct nfgenmsg: family, version, resource id
-		Data: append([]byte{unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0}, raw...),
+		Data:   append(genmsg(family), raw...),
 	})
 }
 
 // list asks for all things of a sort, and returns the attributes of each message that comes.
-func list(c *netlink.Conn, msg uint16, attrs ...netlink.Attribute) ([]map[uint16][]byte, error) {
-	replies, err := ask(c, msg, netlink.Dump, attrs...)
+func list(c *netlink.Conn, family byte, msg uint16, attrs ...netlink.Attribute) ([]map[uint16][]byte, error) {
+	replies, err := ask(c, family, msg, netlink.Dump, attrs...)
 	if err != nil {
 		return nil, err
 	}

@@ -19,8 +19,8 @@ import (
 // functions for single expressions only.
 
 // readSets reads the table's sets with their members.
-func readSets(c *netlink.Conn, table string) ([]set, error) {
-	found, err := list(c, unix.NFT_MSG_GETSET, attr(unix.NFTA_SET_TABLE, table))
+func readSets(c *netlink.Conn, family byte, table string) ([]set, error) {
+	found, err := list(c, family, unix.NFT_MSG_GETSET, attr(unix.NFTA_SET_TABLE, table))
 	if err != nil {
 		return nil, err
 	}
@@ -30,11 +30,11 @@ func readSets(c *netlink.Conn, table string) ([]set, error) {
 		switch {
 		case s.dynamic || s.foreign != "":
 		case len(s.keys) > 0:
-			if s.entries, err = readEntries(c, table, s.name); err != nil {
+			if s.entries, err = readEntries(c, family, table, s.name); err != nil {
 				return nil, fmt.Errorf("elements of %s: %w", s.name, err)
 			}
 		default:
-			if s.ranges, err = readElements(c, table, s.name); err != nil {
+			if s.ranges, err = readElements(c, family, table, s.name); err != nil {
 				return nil, fmt.Errorf("members of %s: %w", s.name, err)
 			}
 		}
@@ -90,9 +90,9 @@ func (s set) isOf(attrs map[uint16][]byte) bool {
 }
 
 // readElements reads an interval set's members.
-func readElements(c *netlink.Conn, table, set string) ([]span, error) {
+func readElements(c *netlink.Conn, family byte, table, set string) ([]span, error) {
 	var members []nftables.SetElement
-	err := eachElement(c, table, set, func(elem map[uint16][]byte, key []byte) error {
+	err := eachElement(c, family, table, set, func(elem map[uint16][]byte, key []byte) error {
 		members = append(members, nftables.SetElement{
 			Key:         key,
 			IntervalEnd: number(elem[unix.NFTA_SET_ELEM_FLAGS])&unix.NFT_SET_ELEM_INTERVAL_END != 0,
@@ -103,9 +103,9 @@ func readElements(c *netlink.Conn, table, set string) ([]span, error) {
 }
 
 // readEntries reads the elements of a set or map of host ports.
-func readEntries(c *netlink.Conn, table, set string) ([]entry, error) {
+func readEntries(c *netlink.Conn, family byte, table, set string) ([]entry, error) {
 	var entries []entry
-	err := eachElement(c, table, set, func(elem map[uint16][]byte, key []byte) error {
+	err := eachElement(c, family, table, set, func(elem map[uint16][]byte, key []byte) error {
 		value, err := nested(elem[unix.NFTA_SET_ELEM_DATA])
 		entries = append(entries, entry{
 			key: string(key), value: string(value[unix.NFTA_DATA_VALUE]), comment: commentOf(elem[unix.NFTA_SET_ELEM_USERDATA]),
@@ -116,8 +116,8 @@ func readEntries(c *netlink.Conn, table, set string) ([]entry, error) {
 }
 
 // eachElement calls each with the attributes and the key of every element of a set.
-func eachElement(c *netlink.Conn, table, set string, each func(elem map[uint16][]byte, key []byte) error) error {
-	parts, err := list(c, unix.NFT_MSG_GETSETELEM,
+func eachElement(c *netlink.Conn, family byte, table, set string, each func(elem map[uint16][]byte, key []byte) error) error {
+	parts, err := list(c, family, unix.NFT_MSG_GETSETELEM,
 		attr(unix.NFTA_SET_ELEM_LIST_TABLE, table), attr(unix.NFTA_SET_ELEM_LIST_SET, set))
 	if err != nil {
 		return err
@@ -145,8 +145,8 @@ func eachElement(c *netlink.Conn, table, set string, each func(elem map[uint16][
 }
 
 // readChains reads the table's chains with their rules.
-func readChains(c *netlink.Conn, table string) ([]chain, error) {
-	found, err := list(c, unix.NFT_MSG_GETCHAIN) // of all tables of the family
+func readChains(c *netlink.Conn, family byte, table string) ([]chain, error) {
+	found, err := list(c, family, unix.NFT_MSG_GETCHAIN) // of all tables of the family
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +169,7 @@ func readChains(c *netlink.Conn, table string) ([]chain, error) {
 		} else {
 			ch.foreign = "not a base chain"
 		}
-		if ch.rules, err = readRules(c, table, ch.name); err != nil {
+		if ch.rules, err = readRules(c, family, table, ch.name); err != nil {
 			return nil, fmt.Errorf("rules of %s: %w", ch.name, err)
 		}
 		chains = append(chains, ch)
@@ -178,8 +178,8 @@ func readChains(c *netlink.Conn, table string) ([]chain, error) {
 }
 
 // readRules reads a chain's rules in their order.
-func readRules(c *netlink.Conn, table, chain string) ([]rule, error) {
-	found, err := list(c, unix.NFT_MSG_GETRULE,
+func readRules(c *netlink.Conn, family byte, table, chain string) ([]rule, error) {
+	found, err := list(c, family, unix.NFT_MSG_GETRULE,
 		attr(unix.NFTA_RULE_TABLE, table), attr(unix.NFTA_RULE_CHAIN, chain))
 	if err != nil {
 		return nil, err

@@ -1,11 +1,11 @@
-// Package nft keeps an agent's one nftables table. Its rules cut dying pods off, keep
+// Package nft keeps an agent's one nftables table, with a small one of family bridge beside it (bridged.go). Its rules cut dying pods off, keep
 // pods from sending in another's name and from opening too many connections, and
 // masquerade traffic that leaves the pools. A Ruleset says what the table should be;
 // Tables writes it in one transaction, compares it with the kernel's table, and tells when somebody has
 // touched the kernel's table.
 //
 // The package speaks netlink and needs no nft program. `nft list table inet
-// berth-INSTANCE` shows the table as Ruleset.String does.
+// berth-INSTANCE`, and the same with bridge, show the tables as Ruleset.String does.
 package nft
 
 import (
@@ -167,12 +167,19 @@ func (r Ruleset) table(lacks Parts) table {
 		t.chains[0].rules = append(t.chains[0].rules, dropToStand(ipv4), dropToStand(ipv6))
 		out := &t.chains[1] // another chain would cost each packet more than its rules
 		out.rules = append(out.rules, dropElsewhere(ipv4), dropElsewhere(ipv6))
-		sets, chains := hostPorts(r.Live, r.Ports, lacks)
+		ports := r.Ports
+		if lacks&Bridges != 0 {
+			ports = closeBridged(ports)
+		}
+		sets, chains := hostPorts(r.Live, ports, lacks)
 		t.sets, t.chains = append(t.sets, sets...), append(t.chains, chains...)
 		sets, chains = noteStrays(r.Live, r.CutHigh) // which need the same of the kernel
 		t.sets, t.chains = append(t.sets, sets...), append(t.chains, chains...)
 	}
 	forwarded := chain{name: "through", typ: "filter", hook: hookForward, priority: priorityFilter}
+	if t.bridge = r.bridge(lacks); t.bridge != nil {
+		forwarded.rules = append(forwarded.rules, markBound(ipv4), markBound(ipv6))
+	}
 	if r.Masquerade {
 		t.sets = append(t.sets, r.excluded().sets()...)
 		if lacks&Invalid == 0 {
@@ -218,9 +225,11 @@ func (r Ruleset) table(lacks Parts) table {
 		sets, chain := r.tunnel()
 		t.sets, t.chains = append(t.sets, sets...), append(t.chains, chain)
 	}
-	for _, c := range t.chains {
-		for i := range c.rules {
-			c.rules[i].comment = r.Owner
+	for _, each := range t.both() {
+		for _, c := range each.chains {
+			for i := range c.rules {
+				c.rules[i].comment = r.Owner
+			}
 		}
 	}
 	return t

@@ -145,7 +145,7 @@ func (t *Tables) Noted(instance string) (noted []netip.Addr, err error) {
 	err = t.conns.reading(func(c *netlink.Conn) error {
 		noted = nil
 		for _, f := range []family{ipv4, ipv6} {
-			err := eachElement(c, stamp.Table(instance), strays(f).name, func(_ map[uint16][]byte, key []byte) error {
+			err := eachElement(c, 0, stamp.Table(instance), strays(f).name, func(_ map[uint16][]byte, key []byte) error {
 				if a, ok := netip.AddrFromSlice(key); ok && a != f.mark() {
 					noted = append(noted, a)
 				}
@@ -206,7 +206,7 @@ func hasElements(c *netlink.Conn, table, set string, addrs ...netip.Addr) (has i
 	}
 	// The kernel answers with a message for each element, and then with an acknowledgement, or with an error for the first
 	// element that is missing.
-	answers, err := ask(c, unix.NFT_MSG_GETSETELEM, netlink.Acknowledge, asked...)
+	answers, err := ask(c, 0, unix.NFT_MSG_GETSETELEM, netlink.Acknowledge, asked...)
 	for err == nil && answers[0].Header.Type != netlink.Error {
 		has++
 		answers, err = c.Receive()

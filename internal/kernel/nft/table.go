@@ -10,20 +10,38 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// table is an nftables table of family inet, as a ruleset wants it or as the
-// kernel has it.
+// table is an nftables table, as a ruleset wants it or as the kernel has it.
 type table struct {
+	family byte // NFPROTO_BRIDGE, or 0 for inet
 	name   string
 	flags  uint32 // NFT_TABLE_F_*; a dormant table does nothing
 	others int    // how many objects and flowtables are in it; Berth makes none
 	sets   []set
 	chains []chain
+	bridge *table // the table of family bridge that goes with a table of family inet, under the same name; nil: there is none
+}
+
+// both returns the table, and the one of family bridge that goes with it.
+func (t table) both() []table {
+	if t.bridge == nil {
+		return []table{t}
+	}
+	return []table{t, *t.bridge}
+}
+
+// word is nft's word for the table's family.
+func (t table) word() string {
+	if t.family == unix.NFPROTO_BRIDGE {
+		return "bridge"
+	}
+	return "inet"
 }
 
 // set is an interval set of addresses; or, if it is dynamic, a set of links or flows that packets
 // fill; or, if it has keys, a set or map of host ports. Elements that packets put into a set are no
 // part of the ruleset.
 type set struct {
+	family byte // of the table that has it: NFPROTO_BRIDGE, or 0 for inet
 	name   string
 	of     nftables.SetDatatype
 	ranges []span // sorted, apart from each other
@@ -178,7 +196,7 @@ func (r rule) String() string {
 // String shows the table as `nft list table` does.
 func (t table) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "table inet %s {\n", t.name)
+	fmt.Fprintf(&b, "table %s %s {\n", t.word(), t.name)
 	gap := ""
 	for _, s := range t.sets {
 		word := "set"
@@ -208,5 +226,8 @@ func (t table) String() string {
 		gap = "\n"
 	}
 	b.WriteString("}\n")
+	if t.bridge != nil {
+		b.WriteString("\n" + t.bridge.String())
+	}
 	return b.String()
 }

@@ -62,10 +62,10 @@ func (t *Tables) Complete(r Ruleset) error { return t.write(r, t.Lacks()) }
 // Change turns the table of the ruleset was into that of r. Change keeps what packets have put into the
 // sets that both tables have with the same meaning, so that a new pool does not give every pod its
 // share of connections anew. Change falls back to Replace if the kernel's table differs from was, if
-// Tables wrote the last table without some Parts, if instance, live group or limit of connections
+// Tables wrote the last table without some Parts, if instance, live group, limit of connections or HostPorts
 // differ, or if the kernel refuses the change.
 func (t *Tables) Change(was, r Ruleset) error {
-	if t.Lacks() == 0 && was.Instance == r.Instance && was.Live == r.Live && was.Connections == r.Connections {
+	if t.Lacks() == 0 && was.Instance == r.Instance && was.Live == r.Live && was.Connections == r.Connections && was.HostPorts == r.HostPorts {
 		if _, err := t.Verify(was); err == nil && t.amend(was.table(0), r.table(0)) == nil {
 			return nil
 		}
@@ -73,37 +73,50 @@ func (t *Tables) Change(was, r Ruleset) error {
 	return t.Replace(r)
 }
 
-// amend turns the table was into the table want, in one transaction. It keeps the dynamic sets, and the
+// amend turns the table was into the table want, in one transaction, with the tables of family bridge, which either both have or
+// neither has. It keeps the dynamic sets, and the
 // chains, that are alike in both tables, and writes all rules anew.
 func (t *Tables) amend(was, want table) error {
 	err := t.transact(func(r *request) {
-		for _, c := range was.chains {
-			r.deleteRules(was.name, c)
-			if !slices.ContainsFunc(want.chains, c.like) {
-				r.deleteChain(was.name, c)
-			}
-		}
-		for _, s := range was.sets {
-			if !s.dynamic || !slices.ContainsFunc(want.sets, s.like) {
-				r.deleteSet(was.name, s)
-			}
-		}
-		for i, s := range want.sets {
-			if !s.dynamic || !slices.ContainsFunc(was.sets, s.like) {
-				r.addSet(want.name, uint32(i+1), s)
-			}
-		}
-		for _, c := range want.chains {
-			if !slices.ContainsFunc(was.chains, c.like) {
-				r.addChain(want.name, c)
-			}
-			r.addRules(want.name, c)
+		id := want.change(r, was, 1)
+		if want.bridge != nil {
+			want.bridge.change(r, *was.bridge, id)
 		}
 	})
 	if err != nil {
 		return fmt.Errorf("changing nftables table %s: %w", want.name, kernel.Classify(err))
 	}
 	return nil
+}
+
+// change appends what turns the table was into the table t to the transaction. Its sets get numbers from id, and change returns the number
+// behind them.
+func (t table) change(r *request, was table, id uint32) uint32 {
+	r.in(t.family)
+	for _, c := range was.chains {
+		r.deleteRules(was.name, c)
+		if !slices.ContainsFunc(t.chains, c.like) {
+			r.deleteChain(was.name, c)
+		}
+	}
+	for _, s := range was.sets {
+		if !s.dynamic || !slices.ContainsFunc(t.sets, s.like) {
+			r.deleteSet(was.name, s)
+		}
+	}
+	for _, s := range t.sets {
+		if !s.dynamic || !slices.ContainsFunc(was.sets, s.like) {
+			r.addSet(t.name, id, s)
+			id++
+		}
+	}
+	for _, c := range t.chains {
+		if !slices.ContainsFunc(was.chains, c.like) {
+			r.addChain(t.name, c)
+		}
+		r.addRules(t.name, c)
+	}
+	return id
 }
 
 // write tries to write the table without the parts of each of attempts, in their order. It returns nil
@@ -133,12 +146,27 @@ func (t *Tables) write(r Ruleset, last Parts) error {
 // Lacks returns the Parts that Tables left out of the table that it wrote last.
 func (t *Tables) Lacks() Parts { return Parts(t.lacks.Load()) }
 
-// replace writes a table, all of it, over any table of that name.
+// replace writes a table, all of it, over any table of that name, with the one of family bridge.
 func (t *Tables) replace(want table) error {
+	var gone []table
+	if want.bridge == nil { // a kernel without tables of family bridge must not even be asked to delete one
+		there, _, err := t.read(want.name)
+		if err != nil && !errors.Is(err, errNoTable) {
+			return err
+		}
+		if there.bridge != nil {
+			gone = []table{*there.bridge}
+		}
+	}
 	err := t.transact(func(r *request) {
-		r.addTable(want.name) // else the deletion would fail where there is no table
-		r.deleteTable(want.name)
-		want.add(r)
+		for _, each := range append(want.both(), gone...) {
+			r.in(each.family).addTable(want.name) // else the deletion would fail where there is no table
+			r.deleteTable(want.name)
+		}
+		id := uint32(1)
+		for _, each := range want.both() {
+			id = each.add(r, id)
+		}
 	})
 	if err != nil {
 		return fmt.Errorf("replacing nftables table %s: %w", want.name, kernel.Classify(err))
@@ -166,25 +194,29 @@ func (t *Tables) transact(ask func(*request)) error {
 	return nil
 }
 
-// Delete removes the instance's table. It succeeds if there is no such table.
+// Delete removes the instance's table, and the one of family bridge after it: Holder sees either. It succeeds if there is no such table.
 //
-//	delete table inet NAME
+//	delete table inet NAME; delete table bridge NAME
 func (t *Tables) Delete(instance string) error {
-	err := t.transact(func(r *request) { r.deleteTable(stamp.Table(instance)) })
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("deleting nftables table %s: %w", stamp.Table(instance), kernel.Classify(err))
+	for _, family := range []byte{unix.NFPROTO_INET, unix.NFPROTO_BRIDGE} {
+		err := t.transact(func(r *request) { r.in(family).deleteTable(stamp.Table(instance)) })
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("deleting nftables table %s: %w", stamp.Table(instance), kernel.Classify(err))
+		}
 	}
 	return nil
 }
 
-// add appends the table to the transaction.
-func (t table) add(r *request) {
-	r.addTable(t.name)
-	for i, s := range t.sets {
-		r.addSet(t.name, uint32(i+1), s)
+// add appends the table to the transaction. Its sets get numbers from id, and add returns the number behind them.
+func (t table) add(r *request, id uint32) uint32 {
+	r.in(t.family).addTable(t.name)
+	for _, s := range t.sets {
+		r.addSet(t.name, id, s)
+		id++
 	}
 	for _, c := range t.chains {
 		r.addChain(t.name, c)
 		r.addRules(t.name, c)
 	}
+	return id
 }

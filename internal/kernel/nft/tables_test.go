@@ -35,6 +35,7 @@ func sample() Ruleset {
 			mapped("tcp", "0.0.0.0:8080", "10.88.0.7:80"), mapped("tcp", "[::]:8080", "[fd88::7]:80"),
 			mapped("udp", "192.0.2.1:53", "10.88.0.7:5353"), mapped("sctp", "[2001:db8::1]:1", "[fd88::7]:65535"),
 			bound("tcp", "0.0.0.0:9090", "10.99.1.7:80", 1234567), bound("udp", "[::]:53", "[fd99::7]:53", 7), bound("udp", "192.0.2.1:9091", "10.99.1.7:80", NoLink),
+			behind("tcp", "0.0.0.0:9092", "10.99.2.7:80", 7, 8), behind("udp", "[::]:9092", "[fd99::8]:80", 7, 9), behind("udp", "0.0.0.0:9093", "10.99.2.8:80", NoLink, 10),
 		},
 		Excluded:   cidrs.Of(prefixes("192.168.0.0/16", "10.0.0.0/8", "fd00:1::/32", "255.255.255.255/32")...),
 		TunnelPort: 4789, Tunnels: cidrs.Of(prefixes("192.0.2.11/32", "192.0.2.12/32", "2001:db8::11/128")...),
@@ -48,6 +49,13 @@ func mapped(protocol, host, pod string) Port {
 func bound(protocol, host, pod string, via int) Port {
 	p := mapped(protocol, host, pod)
 	p.Via = via
+	return p
+}
+
+// behind returns a port of a pod behind a bridge.
+func behind(protocol, host, pod string, via, port int) Port {
+	p := bound(protocol, host, pod, via)
+	p.BridgePort = port
 	return p
 }
 
@@ -156,11 +164,13 @@ func TestChange(t *testing.T) {
 // listings of both tables. It compares the listings and not the expressions, because not
 // every nft expresses a range as Berth does.
 func compareWithNft(t *testing.T, at *ns.Netns, r Ruleset) {
-	ours := nftRun(t, at, "", "list", "table", "inet", r.Table())
 	other := nettest.Node(t)
 	nftRun(t, other, r.String(), "-f", "-")
-	if theirs := nftRun(t, other, "", "list", "table", "inet", r.Table()); ours != theirs {
-		t.Errorf("nft lists what was written as\n%s\nand what it made of String as\n%s", ours, theirs)
+	for _, table := range r.table(0).both() {
+		ours := nftRun(t, at, "", "list", "table", table.word(), table.name)
+		if theirs := nftRun(t, other, "", "list", "table", table.word(), table.name); ours != theirs {
+			t.Errorf("nft lists what was written as\n%s\nand what it made of String as\n%s", ours, theirs)
+		}
 	}
 }
 

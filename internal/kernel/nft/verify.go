@@ -35,30 +35,48 @@ func (t *Tables) Verify(r Ruleset) (Generation, error) {
 }
 
 // Holder returns the ID of the owner that holds the instance's table, as the comments of
-// its rules say, and whether the table exists. The owner is "" if the rules' comments
+// its rules say, and whether the table, or the one of family bridge, exists. The owner is "" if the rules' comments
 // differ.
 func (t *Tables) Holder(instance string) (owner string, there bool, err error) {
 	have, _, err := t.read(stamp.Table(instance))
-	if errors.Is(err, errNoTable) {
+	if errors.Is(err, errNoTable) && have.bridge == nil {
 		return "", false, nil
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, errNoTable) {
 		return "", false, err
 	}
 	first := true
-	for _, c := range have.chains {
-		for _, r := range c.rules {
-			if !first && r.comment != owner {
-				return "", true, nil
+	for _, each := range have.both() {
+		for _, c := range each.chains {
+			for _, r := range c.rules {
+				if !first && r.comment != owner {
+					return "", true, nil
+				}
+				owner, first = r.comment, false
 			}
-			owner, first = r.comment, false
 		}
 	}
 	return owner, true, nil
 }
 
-// diff returns the differences between a table and the wanted table, a phrase for each difference.
+// diff returns the differences between a table and the wanted table, with those of family bridge, a phrase for each difference.
 func diff(want, have table) []string {
+	diffs := diffOne(want, have)
+	switch {
+	case want.bridge == nil && have.bridge != nil:
+		diffs = append(diffs, "there is a table of family bridge")
+	case want.bridge != nil && have.bridge == nil:
+		diffs = append(diffs, "the table of family bridge is missing")
+	case want.bridge != nil:
+		for _, d := range diffOne(*want.bridge, *have.bridge) {
+			diffs = append(diffs, "in the table of family bridge, "+d)
+		}
+	}
+	return diffs
+}
+
+// diffOne returns the differences between two tables of one family.
+func diffOne(want, have table) []string {
 	var diffs []string
 	say := func(format string, args ...any) { diffs = append(diffs, fmt.Sprintf(format, args...)) }
 	if have.flags != want.flags {

@@ -13,7 +13,7 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// Watch hears of every transaction that touches one table, also of transactions that the
+// Watch hears of every transaction that touches one table or the one of family bridge beside it, also of transactions that the
 // watching Tables made.
 type Watch struct {
 	tables *Tables
@@ -29,7 +29,7 @@ type Watch struct {
 // News says that one or more transactions touched the table.
 type News struct {
 	Made   Generation // the generation that the last of these transactions made
-	Gone   bool       // the last of these transactions deleted the table; false: the table may even be unchanged
+	Gone   bool       // the last of these transactions deleted the table of family inet; false: the tables may even be unchanged
 	Others bool       // others than the watching Tables made some of these transactions, or may have
 }
 
@@ -92,10 +92,10 @@ func (w *Watch) Next(ctx context.Context) (News, error) {
 			} else if w.about(m) {
 				w.touched = true
 				w.others = w.others || !w.tables.conns.own(m.Header.PID)
-				switch m.Header.Type {
-				case messageType(unix.NFT_MSG_DELTABLE):
+				switch inet := m.Data[0] == unix.NFPROTO_INET; {
+				case inet && m.Header.Type == messageType(unix.NFT_MSG_DELTABLE):
 					w.gone = true
-				case messageType(unix.NFT_MSG_NEWTABLE):
+				case inet && m.Header.Type == messageType(unix.NFT_MSG_NEWTABLE):
 					w.gone = false
 				}
 			}
@@ -106,11 +106,11 @@ func (w *Watch) Next(ctx context.Context) (News, error) {
 	}
 }
 
-// about reports whether a message is about the table: attribute 1 is the table's name in
+// about reports whether a message is about the table, or the one of family bridge: attribute 1 is the table's name in
 // nftables messages of every sort.
 func (w *Watch) about(m netlink.Message) bool {
 	attrs, err := attributes(m)
-	return err == nil && m.Data[0] == unix.NFPROTO_INET && text(attrs[unix.NFTA_TABLE_NAME]) == w.name
+	return err == nil && (m.Data[0] == unix.NFPROTO_INET || m.Data[0] == unix.NFPROTO_BRIDGE) && text(attrs[unix.NFTA_TABLE_NAME]) == w.name
 }
 
 // current reads the current generation, on a socket of its own.

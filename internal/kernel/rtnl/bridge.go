@@ -107,3 +107,20 @@ func uint16Of(value []byte) uint16 {
 	}
 	return binary.NativeEndian.Uint16(value)
 }
+
+// Bridges lists the indices of the node's bridges. The kernel walks all links of the node, and sends the bridges alone.
+//
+//	ip -d link show type bridge
+func (c *Conn) Bridges() ([]int, error) {
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(unix.IFLA_INFO_KIND, nl.NonZeroTerminated("bridge"))
+	r := Request{
+		text: "ip -d link show type bridge",
+		typ:  unix.RTM_GETLINK,
+		body: body(nl.NewIfInfomsg(unix.AF_UNSPEC), nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStatistics)), info),
+	}
+	return dump(c, r, func(b []byte) (int, bool, error) {
+		bridge, err := parseBridge(b)
+		return bridge.Index, bridge.Index != 0, err // a kernel that has not loaded the module lists all links
+	})
+}

@@ -41,6 +41,11 @@ func TestBridge(t *testing.T) {
 			t.Errorf("changed, the bridge is %+v, not %+v", got, want)
 		}
 	}
+	all, err := c.Bridges()
+	must(t, err)
+	if len(all) != len(bridges) || !slices.Contains(all, index(t, c, "br1")) {
+		t.Errorf("the bridges are %d, of %+v", all, bridges)
+	}
 	var lo rtnl.Bridge
 	must(t, c.Do(rtnl.GetBridge("lo", &lo)))
 	if lo != (rtnl.Bridge{}) {

@@ -32,6 +32,7 @@ func FuzzParse(f *testing.F) {
 		parseMacvlan(b)
 		parseBridge(b)
 		parsePort(b)
+		parsePortMAC(b)
 		for _, typ := range []uint16{unix.NLMSG_ERROR, unix.NLMSG_DONE} {
 			parseError(syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: typ, Flags: flags}, Data: b})
 		}

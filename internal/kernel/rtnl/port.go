@@ -12,12 +12,14 @@ type Port struct {
 	Hairpin  bool // frames may leave by the port by which they came
 	Isolated bool // no frames from other isolated ports leave by the port, nor the other way round
 	Learning bool // the bridge learns MACs from the port's frames; the kernel's default is true
+	Locked   bool // frames come by the port only from MACs for which the bridge has an entry with this port (SetPortMAC). Before Linux 5.18 it stays false
+	Guarded  bool // a BPDU that comes by the port disables the port, if the bridge speaks STP
 }
 
 // SetPort changes how a bridge treats the port with an index. If the link is no port of a bridge, the error
 // is kernel.ErrUnsupported or, before Linux 6.13, kernel.ErrInvalid.
 //
-//	bridge link set dev DEV hairpin on|off isolated on|off learning on|off
+//	bridge link set dev DEV hairpin on|off isolated on|off learning on|off locked on|off guard on|off
 func SetPort(index int, p Port) Request {
 	msg := nl.NewIfInfomsg(unix.AF_BRIDGE)
 	msg.Index = int32(index)
@@ -25,9 +27,11 @@ func SetPort(index int, p Port) Request {
 	info.AddRtAttr(nl.IFLA_BRPORT_MODE, flag(p.Hairpin))
 	info.AddRtAttr(nl.IFLA_BRPORT_ISOLATED, flag(p.Isolated))
 	info.AddRtAttr(nl.IFLA_BRPORT_LEARNING, flag(p.Learning))
+	info.AddRtAttr(nl.IFLA_BRPORT_LOCKED, flag(p.Locked))
+	info.AddRtAttr(nl.IFLA_BRPORT_GUARD, flag(p.Guarded))
 	return Request{
-		text: fmt.Sprintf("bridge link set dev %d hairpin %d isolated %d learning %d",
-			index, flag(p.Hairpin)[0], flag(p.Isolated)[0], flag(p.Learning)[0]),
+		text: fmt.Sprintf("bridge link set dev %d hairpin %d isolated %d learning %d locked %d guard %d",
+			index, flag(p.Hairpin)[0], flag(p.Isolated)[0], flag(p.Learning)[0], flag(p.Locked)[0], flag(p.Guarded)[0]),
 		typ:  unix.RTM_SETLINK,
 		body: body(msg, info),
 	}
@@ -82,6 +86,8 @@ func parsePort(b []byte) (p PortOf, err error) {
 		Hairpin:  isSet(within(data, nl.IFLA_BRPORT_MODE)),
 		Isolated: isSet(within(data, nl.IFLA_BRPORT_ISOLATED)),
 		Learning: isSet(within(data, nl.IFLA_BRPORT_LEARNING)),
+		Locked:   isSet(within(data, nl.IFLA_BRPORT_LOCKED)),
+		Guarded:  isSet(within(data, nl.IFLA_BRPORT_GUARD)),
 	}
 	return p, nil
 }

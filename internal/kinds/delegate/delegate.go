@@ -33,7 +33,8 @@ type Options struct {
 
 // The first try of a DEL ends soon: the same pod's other networks wait for it, since a container's plugins run one after the other (CNI 1.1,
 // section 3, "Lifecycle & Ordering"), and the pod's network namespace goes after the agent's answer. Later tries have all the time
-// that the engine gives, for slow plugins.
+// that the engine gives, for slow plugins. That has to be less than a minute: then whereabouts 0.9.2, if it has no API server, says success and has
+// given nothing back.
 const FirstTry = 4 * time.Second
 
 // Delegates have other plugins make networks for pods.
@@ -79,6 +80,8 @@ func specOf(h hold.Hold) (*Spec, error) {
 		return s, nil
 	case *IPAM:
 		return &s.Spec, nil
+	case *Lease:
+		return &s.Spec, nil
 	}
 	return nil, fmt.Errorf("a hold of kind %s is no delegate", h.Spec.Kind())
 }
@@ -106,8 +109,10 @@ func (d *Delegates) acquire(ctx context.Context, h hold.Hold) error {
 		return d.there(s, netns)
 	}
 	all, err := s.plugins()
-	if err == nil {
+	if err == nil && len(all) > 1 { // before the first one runs; a single one is looked for by who executes it
 		err = errors.Join(d.find(s, all)...)
+	} else if err == nil {
+		err = errors.Join(d.aim(s, all)...)
 	}
 	if err == nil {
 		err = d.await(ctx, s.Network)
@@ -129,9 +134,16 @@ func (d *Delegates) acquire(ctx context.Context, h hold.Hold) error {
 	}
 	d.note(s)
 	err = d.add(ctx, s, all)
+	if s.Result == "" && errors.As(err, new(unstarted)) { // the first plugin was not executed, nor any other
+		d.forget(s)
+		return err
+	}
 	d.note(s)
 	return err
 }
+
+// unstarted is an error which says that a plugin was not executed.
+type unstarted interface{ Unstarted() }
 
 // vacant refuses a network whose interface is there already: the plugins' DEL would delete it.
 func vacant(s *Spec, netns ns.Handle) error {
@@ -287,6 +299,13 @@ func (d *Delegates) note(s *Spec) {
 	defer d.mu.Unlock()
 	known := *s
 	d.begun[s.String()] = &known
+}
+
+// forget takes back that plugins are executed for a spec.
+func (d *Delegates) forget(s *Spec) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.begun, s.String())
 }
 
 // recall fills in what this run knows of a spec: the ledger's record of it may be older.

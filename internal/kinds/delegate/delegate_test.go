@@ -218,6 +218,48 @@ func TestMissingPlugin(t *testing.T) {
 	wantVerbs(t, w, "maker DEL netns=true")
 }
 
+// refuses is a libcni that does not start a plugin, and says so.
+type refuses struct {
+	invoke.Exec
+	plugin string
+}
+
+type refusal struct{ error }
+
+func (refusal) Unstarted() {}
+
+func (r *refuses) ExecPlugin(ctx context.Context, path string, in []byte, env []string) ([]byte, error) {
+	if filepath.Base(path) == r.plugin {
+		return nil, refusal{errors.New("is not there")}
+	}
+	return r.Exec.ExecPlugin(ctx, path, in, env)
+}
+
+// A network whose first plugin was not executed owes nothing; one whose first plugin was executed owes the DEL of all.
+func TestUnstarted(t *testing.T) {
+	w := newWorld(t)
+	for _, test := range []struct {
+		plugins []string
+		fails   string
+		want    []string
+	}{
+		{[]string{`{"type":"maker"}`}, "maker", nil},
+		{[]string{`{"type":"maker"}`, `{"type":"other"}`}, "other", []string{"maker ADD netns=true", "maker DEL netns=true"}},
+	} {
+		h, s := w.hold()
+		s.Plugins = test.plugins
+		d := delegate.New(delegate.Options{Exec: &refuses{w.Exec, test.fails}, Open: w.Open, Run: w.Run})
+		if err := d.Kind().Acquire(t.Context(), h); err == nil || !strings.Contains(err.Error(), "plugin "+test.fails+": is not there") {
+			t.Errorf("%q: acquire: %v", test.plugins, err)
+		}
+		if err := d.Kind().Release(t.Context(), []hold.Hold{h})[0]; (err != nil) != (len(test.want) > 0) {
+			t.Errorf("%q: release: %v", test.plugins, err)
+		}
+		wantVerbs(t, w, test.want...)
+		w.verbs()
+	}
+}
+
 // A plugin that prints no result fails ADD, and a configuration that is none fails everything.
 func TestBadInput(t *testing.T) {
 	w := newWorld(t)

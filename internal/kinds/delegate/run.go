@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -45,6 +46,18 @@ func (d *Delegates) find(s *Spec, all []plugin) (errs []error) {
 		}
 	}
 	return errs
+}
+
+// aim is find for plugins that need not be there. It asks for the programs only if there are several folders to look in: who executes a
+// plugin looks for it once more, and says that it is not there.
+func (d *Delegates) aim(s *Spec, all []plugin) (errs []error) {
+	if len(s.Folders) != 1 {
+		return d.find(s, all)
+	}
+	for i := range all {
+		all[i].path = filepath.Join(s.Folders[0], all[i].name)
+	}
+	return make([]error, len(all))
 }
 
 // stdin returns what a plugin reads: its configuration with name and version of the list, and with the result so far, if there is one
@@ -122,7 +135,7 @@ func (d *Delegates) del(ctx context.Context, s *Spec, netns string) error {
 	if err != nil {
 		return err
 	}
-	lost := d.find(s, all)
+	lost := d.aim(s, all)
 	var errs []error
 	for i, p := range slices.Backward(all) {
 		err := lost[i]

@@ -34,14 +34,21 @@ const batch = 256
 
 // Spec has the host ports of a pod.
 type Spec struct {
-	Link     string        `json:"link"`     // the name of the pod's link
+	Link     string        `json:"link"`     // the name of the pod's link; "": another plugin's, to which the mappings are bound
 	Mappings []nft.Mapping `json:"mappings"` // sorted; none: nobody knows them, because the agent has adopted the pod
 }
 
 // Kind returns KindName.
 func (s *Spec) Kind() string { return KindName }
 
-func (s *Spec) String() string { return "host ports of " + s.Link }
+// String names the host ports by the pod's link or, if that is another plugin's, by the pod's lowest address.
+func (s *Spec) String() string {
+	if s.Link != "" || len(s.Mappings) == 0 {
+		return "host ports of " + s.Link
+	}
+	pod := func(a, b nft.Mapping) int { return a.Pod.Addr().Compare(b.Pod.Addr()) }
+	return "host ports of " + slices.MinFunc(s.Mappings, pod).Pod.Addr().String()
+}
 
 // Name returns the name by which the ledger knows a mapping's port of the node.
 func Name(m nft.Mapping) hold.Name {
@@ -250,7 +257,11 @@ func (p *Ports) Mapped() (map[hold.ID]*Spec, error) {
 	}
 	specs := make(map[hold.ID]*Spec, len(mapped))
 	for owner, ms := range mapped {
-		specs[owner] = &Spec{Link: p.Link(owner), Mappings: ms}
+		s := &Spec{Link: p.Link(owner), Mappings: ms}
+		if !slices.ContainsFunc(ms, func(m nft.Mapping) bool { return m.Via == 0 }) {
+			s.Link = "" // as the mode chained has it: the sweep compares what Find returns with the ledger's holds by their names
+		}
+		specs[owner] = s
 	}
 	return specs, nil
 }

@@ -51,6 +51,25 @@ func bound(protocol, host, pod string, index int) nft.Mapping {
 	return m
 }
 
+// What Find returns of a pod whose link is another plugin's has the name of the ledger's hold: a sweep would take it for nobody's.
+func TestFoundByTheSameName(t *testing.T) {
+	k, _, _ := open(t)
+	h := hold.Hold{Owner: hold.NewID(), Spec: &hostports.Spec{Mappings: []nft.Mapping{
+		bound("tcp", "0.0.0.0:8080", "10.2.0.2:80", 7), bound("tcp", "[::]:8080", "[fd00:2::2]:80", 7)}}}
+	must(t, k.Acquire(t.Context(), h))
+	found, err := k.Find(t.Context(), nil)
+	if err != nil || len(found) != 1 || found[0].Spec.String() != h.Spec.String() || h.Spec.String() != "host ports of 10.2.0.2" {
+		t.Errorf("found %v, %v, want %v", found, err, h)
+	}
+}
+
+// behind is a mapping to a pod behind a bridge and its port.
+func behind(protocol, host, pod string, bridge, port int) nft.Mapping {
+	m := bound(protocol, host, pod, bridge)
+	m.BridgePort = port
+	return m
+}
+
 func TestKind(t *testing.T) {
 	k, _, tables := open(t)
 	var last atomic.Int32
@@ -63,9 +82,10 @@ func TestKind(t *testing.T) {
 				mapping("tcp", fmt.Sprintf("192.0.2.1:%d", 1000+n), fmt.Sprintf("10.88.0.%d:80", n)),
 				mapping("udp", fmt.Sprintf("[2001:db8::1]:%d", 1000+n), fmt.Sprintf("[fd88::%d]:80", n)),
 				bound("udp", fmt.Sprintf("[::]:%d", 3000+n), fmt.Sprintf("[fd99::%d]:80", n), int(n)),
+				behind("tcp", fmt.Sprintf("[::]:%d", 4000+n), fmt.Sprintf("[fd99:1::%d]:80", n), 7, 1000+int(n)),
 			}}
 		},
-		Example: &hostports.Spec{Link: "babcd0123456789", Mappings: []nft.Mapping{bound("tcp", "0.0.0.0:8080", "10.88.0.7:80", 7)}},
+		Example: &hostports.Spec{Link: "babcd0123456789", Mappings: []nft.Mapping{behind("tcp", "0.0.0.0:8080", "10.88.0.7:80", 7, 8)}},
 		Snapshot: func() string {
 			ports, err := tables.Mapped(instance)
 			return fmt.Sprint(ports, err)

@@ -37,8 +37,8 @@ func (m *Macvlans) take(ctx context.Context, owner hold.ID, s *Spec) error {
 	if err != nil {
 		return err
 	}
-	defer p.leave()
-	if p.at.Ref().Same(m.At.Ref()) {
+	defer p.Leave()
+	if p.At.Ref().Same(m.At.Ref()) {
 		return hold.Unused(errors.New("this is the node's own network namespace"))
 	}
 	was, err := p.locate(s)
@@ -63,11 +63,12 @@ func (m *Macvlans) create(ctx context.Context, owner hold.ID, p *pod, s plan) (e
 	if err != nil {
 		return hold.Unused(err)
 	}
-	if err := errors.Join(m.lingering.check(s.Netns), ctx.Err()); err != nil {
+	if err := errors.Join(m.lingering.Check(s.Netns), ctx.Err()); err != nil {
 		return hold.Unused(err)
 	}
+	m.forget(s.Spec)
 	add := rtnl.NewMacvlan{Name: s.Ifname, MAC: s.mac, MTU: s.MTU, Parent: parent.Index, Mode: s.mode}
-	err = m.Conn.Do(rtnl.AddMacvlan(add, s.groups().Coming(), p.at.Fd()))
+	err = m.Conn.Do(rtnl.AddMacvlan(add, s.groups().Coming(), p.At.Fd()))
 	if errors.Is(err, kernel.ErrExists) {
 		err = fmt.Errorf("interface %s exists in the pod: %w: %w", s.Ifname, hold.ErrForeign, err)
 	}
@@ -85,29 +86,37 @@ func (m *Macvlans) create(ctx context.Context, owner hold.ID, p *pod, s plan) (e
 	}()
 	// The kernel takes no alias when it makes a link, so the alias comes now. Until then the group and the MAC show
 	// whose the macvlan is.
-	if err := p.conn.Do(rtnl.SetLinkAt(born.Index, rtnl.Alias(s.Alias))); err != nil {
+	if err := p.Conn.Do(rtnl.SetLinkAt(born.Index, rtnl.Alias(s.Alias))); err != nil {
 		return err
 	}
-	if err := p.prepare(s.Spec, born); err != nil {
+	if err := p.Prepare(s.face(), born.Link); err != nil {
 		return err
 	}
-	// A plugin that gets no answer first writes the deletion into a file, where Going finds it.
+	if err := m.stays(owner); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := p.Open(s.face(), born.Link); err != nil {
+		return err
+	}
+	if err := p.Conn.Do(rtnl.SetLinkAt(born.Index, rtnl.Group(s.groups().Live()))); err != nil {
+		return err
+	}
+	dumb, err := p.Unusable(s.face())
+	m.learn(s.Spec, known{parent.Index, len(dumb) > 0 || err != nil})
+	return nil
+}
+
+// stays returns an error if a macvlan must not come up: a deletion of its owner waits, or nobody can tell. A plugin that gets no answer first writes
+// the deletion into a file, where Going finds it.
+func (m *Macvlans) stays(owner hold.ID) error {
 	if going, err := m.Going(owner); err != nil {
 		return fmt.Errorf("%w: %w", hold.ErrGoing, err)
 	} else if going {
 		return hold.ErrGoing
 	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if err := p.open(s.Spec, born); err != nil {
-		return err
-	}
-	if err := p.conn.Do(rtnl.SetLinkAt(born.Index, rtnl.Group(s.groups().Live()))); err != nil {
-		return err
-	}
-	dumb, err := p.unusable(s.Spec)
-	m.learn(s.Spec, known{parent.Index, len(dumb) > 0 || err != nil})
 	return nil
 }
 
@@ -137,7 +146,7 @@ func (m *Macvlans) repair(ctx context.Context, p *pod, s plan, l rtnl.Macvlan) e
 		}
 	}
 	if l.Mode != s.mode {
-		if err := p.conn.Do(rtnl.SetMacvlanMode(l.Index, s.mode)); err != nil {
+		if err := p.Conn.Do(rtnl.SetMacvlanMode(l.Index, s.mode)); err != nil {
 			return err
 		}
 	}
@@ -152,12 +161,16 @@ func (m *Macvlans) repair(ctx context.Context, p *pod, s plan, l rtnl.Macvlan) e
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("the macvlan is cut off (group %d): %w", l.Group, err)
 		}
-		if err := errors.Join(p.prepare(s.Spec, l), p.open(s.Spec, l)); err != nil {
+		var err error
+		if !s.Bare { // a bare one's sysctls are those of its addresses by now
+			err = p.Prepare(s.face(), l.Link)
+		}
+		if err := errors.Join(err, p.Open(s.face(), l.Link)); err != nil {
 			return err
 		}
 	}
 	if len(settings) > 0 {
-		if err := p.conn.Do(rtnl.SetLinkAt(l.Index, settings...)); err != nil {
+		if err := p.Conn.Do(rtnl.SetLinkAt(l.Index, settings...)); err != nil {
 			return err
 		}
 	}
@@ -167,7 +180,7 @@ func (m *Macvlans) repair(ctx context.Context, p *pod, s plan, l rtnl.Macvlan) e
 
 // rename gives a macvlan its name back. If an interface of the pod has the name, the error is hold.ErrForeign.
 func (p *pod) rename(l rtnl.Macvlan, name string) error {
-	err := p.conn.Do(rtnl.Rename(l.Index, name))
+	err := p.Conn.Do(rtnl.Rename(l.Index, name))
 	if errors.Is(err, kernel.ErrExists) {
 		return fmt.Errorf("%w: the macvlan is called %s, and another interface has its name: %w", hold.ErrForeign, l.Name, err)
 	}
@@ -182,7 +195,7 @@ func (m *Macvlans) hasParent(p *pod, parent, l rtnl.Macvlan) error {
 		index, elsewhere = parent.Peer, parent.PeerNetns != rtnl.NoNetns
 	}
 	at := rtnl.NoNetns
-	if err := p.conn.Do(rtnl.NetnsID(m.At.Fd(), &at)); err != nil {
+	if err := p.Conn.Do(rtnl.NetnsID(m.At.Fd(), &at)); err != nil {
 		return err
 	}
 	if l.Peer != index || l.PeerNetns != at && !elsewhere {

@@ -10,44 +10,22 @@ import (
 	"github.com/berth-net/berth/internal/kernel/nlsock"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/inside"
 )
 
-// inPod is how many items of a list in a pod the agent looks at. A pod can make its lists as long as it likes.
-const inPod = 1024
-
 // pod is a pod's network namespace while a function of this kind is in it.
-type pod struct {
-	at   *ns.Netns
-	conn *rtnl.Conn
-}
+type pod struct{ *inside.Pod }
 
-// enter opens a pod's network namespace. If it is gone the error is ns.ErrGone; if its path hangs, ns.ErrHangs. After
-// the end of ctx nothing works in the pod any more.
+// enter opens a pod's network namespace, as inside.Enter does.
 func (m *Macvlans) enter(ctx context.Context, s *Spec) (*pod, error) {
-	at, err := s.Netns.Open()
-	if err != nil {
-		return nil, err
-	}
-	conn, err := rtnl.OpenFor(ctx, at)
-	if err != nil {
-		at.Close()
-		return nil, err
-	}
-	if m.Deletions != nil {
-		conn.DeleteBy(m.Deletions)
-	}
-	return &pod{at, conn}, nil
-}
-
-func (p *pod) leave() {
-	p.conn.Close()
-	p.at.Close()
+	p, err := inside.Enter(ctx, s.Netns, m.Deletions)
+	return &pod{p}, err
 }
 
 // locate finds the macvlan of a spec in the pod, even if somebody has renamed it. If the pod has none the error is
 // errMissing.
 func (p *pod) locate(s *Spec) (found rtnl.Macvlan, err error) {
-	err = p.conn.Do(rtnl.GetMacvlan(s.Ifname, &found))
+	err = p.Conn.Do(rtnl.GetMacvlan(s.Ifname, &found))
 	if err == nil && s.owns(found) {
 		return found, nil
 	}
@@ -56,13 +34,13 @@ func (p *pod) locate(s *Spec) (found rtnl.Macvlan, err error) {
 		return found, err
 	}
 	looked, ok := 0, false
-	err = p.conn.EachMacvlan(func(m rtnl.Macvlan) error {
+	err = p.Conn.EachMacvlan(func(m rtnl.Macvlan) error {
 		if looked++; s.owns(m) {
 			found, ok = m, true
 			return rtnl.ErrStop
 		}
-		if looked >= inPod {
-			return fmt.Errorf("the pod has more than %d macvlans, and the agent does not look at the rest", inPod)
+		if looked >= inside.Most {
+			return fmt.Errorf("the pod has more than %d macvlans, and the agent does not look at the rest", inside.Most)
 		}
 		return nil
 	})
@@ -74,8 +52,8 @@ func (p *pod) locate(s *Spec) (found rtnl.Macvlan, err error) {
 
 // remove deletes a macvlan by its index. It succeeds if no link has the index.
 func (m *Macvlans) remove(p *pod, s *Spec, index int) error {
-	answered, err := p.conn.Delete(rtnl.DelLinkAt(index), index)
-	m.lingering.count(answered, s.Netns)
+	answered, err := p.Conn.Delete(rtnl.DelLinkAt(index), index)
+	m.lingering.Count(answered, s.Netns)
 	if errors.Is(err, kernel.ErrNotFound) {
 		return nil
 	}
@@ -97,7 +75,7 @@ func (m *Macvlans) release(ctx context.Context, h hold.Hold) error {
 }
 
 // cut stops all traffic of a macvlan: it moves the macvlan to the cut group, which tells Acquire and Verify that
-// the macvlan is cut off, and sets it down. A pod that may change its interfaces can undo this until Release: the
+// the macvlan is cut off, and sets it down, unless it is bare. A pod that may change its interfaces can undo this until Release: the
 // node has no say in what a macvlan sends, because its frames do not pass the node's rules.
 //
 //	ip -n POD link set NAME group CUT down
@@ -108,7 +86,11 @@ func (m *Macvlans) cut(ctx context.Context, h hold.Hold) error {
 	}
 	m.forget(s)
 	err = m.inside(ctx, s, func(p *pod, l rtnl.Macvlan) error {
-		err := p.conn.Do(rtnl.SetLinkAt(l.Index, rtnl.Group(s.groups().Cut()), rtnl.Down()))
+		settings := []rtnl.Setting{rtnl.Group(s.groups().Cut())}
+		if !s.Bare {
+			settings = append(settings, rtnl.Down())
+		}
+		err := p.Conn.Do(rtnl.SetLinkAt(l.Index, settings...))
 		if errors.Is(err, kernel.ErrNotFound) { // a release beside it
 			return nil
 		}
@@ -130,7 +112,7 @@ func (m *Macvlans) inside(ctx context.Context, s *Spec, f func(*pod, rtnl.Macvla
 	if err != nil {
 		return err
 	}
-	defer p.leave()
+	defer p.Leave()
 	l, err := p.locate(s)
 	if errors.Is(err, errMissing) {
 		return nil

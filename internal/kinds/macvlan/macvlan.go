@@ -9,6 +9,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/inside"
 )
 
 // Options of New.
@@ -27,9 +28,9 @@ type Options struct {
 // Macvlans makes, checks, cuts off and deletes the macvlans of an instance.
 type Macvlans struct {
 	Options
-	lingering lingering
+	lingering inside.Lingering
 	mu        sync.Mutex
-	known     map[string]known // by the specs' texts
+	known     map[string]known // by the texts of specs, and of IPs that were all there
 }
 
 // known is what this agent knows of a macvlan that it has seen whole.
@@ -64,7 +65,7 @@ func (m *Macvlans) Kind() hold.Kind {
 // to somebody else. The instance may be another one than the agent's, because an agent that lost its instance has
 // got a new one.
 func (m *Macvlans) spec(h hold.Hold) (*Spec, error) {
-	s, ok := h.Spec.(*Spec)
+	s, ok := specIn(h)
 	if !ok {
 		return nil, fmt.Errorf("a hold of kind %s is not a macvlan", h.Spec.Kind())
 	}
@@ -74,22 +75,40 @@ func (m *Macvlans) spec(h hold.Hold) (*Spec, error) {
 	return s, nil
 }
 
-func (m *Macvlans) learn(s *Spec, k known) {
+// specIn returns the macvlan that a hold is of.
+func specIn(h hold.Hold) (*Spec, bool) {
+	switch s := h.Spec.(type) {
+	case *Spec:
+		return s, true
+	case *IPs:
+		return &s.Spec, true
+	}
+	return nil, false
+}
+
+func (m *Macvlans) learn(s *Spec, k known) { m.learnAs(s.String(), k) }
+
+func (m *Macvlans) learnAs(text string, k known) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.known[s.String()] = k
+	m.known[text] = k
 }
+
+// forget forgets a macvlan, and its addresses that came later.
 
 func (m *Macvlans) forget(s *Spec) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.known, s.String())
+	delete(m.known, ipsOf(s))
 }
 
-func (m *Macvlans) know(s *Spec) (known, bool) {
+func (m *Macvlans) know(s *Spec) (known, bool) { return m.knowAs(s.String()) }
+
+func (m *Macvlans) knowAs(text string) (known, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	k, ok := m.known[s.String()]
+	k, ok := m.known[text]
 	return k, ok
 }
 

@@ -32,6 +32,7 @@ func TestKind(t *testing.T) {
 			Parent: "eth0", Mode: "bridge", MTU: 1400, MAC: "02:00:00:00:00:01",
 			Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.7/24"), netip.MustParsePrefix("2001:db8::7/64")},
 			Routes:    []macvlan.Route{{Dst: netip.MustParsePrefix("203.0.113.0/24"), Gateway: lan4}},
+			Bare:      true,
 		},
 		Snapshot: f.snapshot,
 		Foreign:  takenIfname,

@@ -11,12 +11,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/inside"
 	"github.com/berth-net/berth/internal/stamp"
 )
 
@@ -34,13 +34,13 @@ type Spec struct {
 	MAC       string         `json:"mac,omitempty"`    // as ip link shows it; "" with passthru alone, where the parent's counts
 	Addresses []netip.Prefix `json:"addresses"`        // the pod's, each with the length of its network's prefix
 	Routes    []Route        `json:"routes,omitempty"` // besides those to the networks of the addresses
+	// Bare says that the macvlan is made without addresses, and that another hold has them (IPs). Cut leaves it up: it has nothing by which
+	// the owner could be reached, and an IPAM plugin may have to say by it that an address is given back.
+	Bare bool `json:"bare,omitempty"`
 }
 
 // Route is a route of the pod by its macvlan.
-type Route struct {
-	Dst     netip.Prefix `json:"dst"`
-	Gateway netip.Addr   `json:"gateway,omitzero"` // zero: Dst is on the macvlan's network
-}
+type Route = inside.Route
 
 // Kind returns KindName.
 func (s *Spec) Kind() string { return KindName }
@@ -132,34 +132,5 @@ func (s *Spec) check() (plan, error) {
 	if s.Parent == "" {
 		return p, fmt.Errorf("no parent")
 	}
-	for _, a := range s.Addresses {
-		if !a.IsValid() || a.Addr().Is4In6() || a.Addr().Zone() != "" {
-			return p, fmt.Errorf("address %s: want plain IPv4 or IPv6 with the length of its prefix", a)
-		}
-	}
-	for _, r := range s.Routes {
-		if !r.Dst.IsValid() || r.Dst != r.Dst.Masked() || r.Gateway.IsValid() && r.Gateway.Is4() != r.Dst.Addr().Is4() {
-			return p, fmt.Errorf("route to %s by %s: want a network, and a gateway of its family or none", r.Dst, r.Gateway)
-		}
-	}
-	return p, nil
-}
-
-// has reports whether the pod has an address of IPv6 or, with false, of IPv4.
-func (s *Spec) has(ipv6 bool) bool {
-	return slices.ContainsFunc(s.Addresses, func(a netip.Prefix) bool { return a.Addr().Is6() == ipv6 })
-}
-
-// routes returns all routes of the pod by its macvlan: first those to the networks of its addresses.
-func (s *Spec) routes(index int) (all []rtnl.Route) {
-	for _, a := range s.Addresses {
-		r := rtnl.Route{Dst: a.Masked(), Index: index}
-		if !a.IsSingleIP() && !slices.Contains(all, r) {
-			all = append(all, r)
-		}
-	}
-	for _, r := range s.Routes {
-		all = append(all, rtnl.Route{Dst: r.Dst, Gateway: r.Gateway, Index: index})
-	}
-	return all
+	return p, s.face().Check()
 }

@@ -1,12 +1,12 @@
 package macvlan
 
 import (
-	"net/netip"
 	"strings"
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/inside"
 	"github.com/berth-net/berth/internal/stamp"
 )
 
@@ -34,7 +34,7 @@ func (m *Macvlans) Survey(each func(self ns.Ref, f func(*ns.Netns))) (all []Seen
 			if mark, ok := parse(l.Alias); ok && mark.instance == m.Instance && l.Mode != 0 {
 				links = append(links, l)
 			}
-			if looked++; looked >= inPod {
+			if looked++; looked >= inside.Most {
 				return rtnl.ErrStop
 			}
 			return nil
@@ -56,24 +56,10 @@ func (m *Macvlans) seen(conn *rtnl.Conn, pod ns.Ref, l rtnl.Macvlan) Seen {
 	if names, err := m.Conn.Names(l.Peer); err == nil {
 		s.Parent = names[0]
 	}
-	for _, ipv6 := range []bool{false, true} {
-		looked := 0
-		_ = conn.EachAddress(l.Index, ipv6, func(a rtnl.Address) error {
-			if addr := a.Prefix.Addr(); !addr.IsLinkLocalUnicast() && len(s.Addresses) < mostSeen {
-				s.Addresses = append(s.Addresses, netip.PrefixFrom(addr, a.Prefix.Bits()))
-			}
-			if looked++; looked >= inPod {
-				return rtnl.ErrStop
-			}
-			return nil
-		})
-	}
+	s.Addresses = inside.Addresses(conn, l.Index)
 	g := s.groups()
 	return Seen{
 		Owner: mark.owner, Spec: s, Whose: strings.SplitN(l.Alias, " ", 5)[4], Short: len(l.Alias) == stamp.AliasLen,
 		Going: l.Group == g.Coming() || g.IsDying(l.Group),
 	}
 }
-
-// mostSeen is how many addresses of one macvlan Survey keeps.
-const mostSeen = 16

@@ -4,20 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"net/netip"
-	"slices"
-	"sync"
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/inside"
 )
-
-// looks is how many pods verify looks into at the same time: the path to a pod may hang, and the other looks should
-// not wait for that.
-const looks = 16
 
 // verify compares macvlans with their specs: that they exist, and what makes them the owners' and attaches them to
 // the network (attachment). Everything else is the pod's own business, and VerifyPod's.
@@ -26,27 +19,29 @@ const looks = 16
 // with its parent a macvlan goes, and what else may happen to it happens inside the pod, which the next full look
 // sees.
 func (m *Macvlans) verify(ctx context.Context, look *hold.Look, hs []hold.Hold) []error {
-	errs := make([]error, len(hs))
+	return m.look(look, hs, (*Spec).String, func(s *Spec) error { return m.verifyOne(ctx, s) })
+}
+
+// look calls full for each hold that a glance does not spare. text is what the hold is known by.
+func (m *Macvlans) look(look *hold.Look, hs []hold.Hold, text func(*Spec) string, full func(*Spec) error) []error {
 	parents := m.parents(look, hs)
-	var closer sync.WaitGroup
-	places := make(chan struct{}, looks)
-	for i, h := range hs {
+	return m.eachPod(hs, func(s *Spec) error {
+		if k, _ := m.knowAs(text(s)); k.parent != 0 && k.parent == parents[s.Parent] {
+			return nil
+		}
+		return full(s)
+	})
+}
+
+// eachPod calls f for each hold, beside each other, and returns an answer for each.
+func (m *Macvlans) eachPod(hs []hold.Hold, f func(*Spec) error) []error {
+	return inside.Each(hs, func(h hold.Hold) error {
 		s, err := m.spec(h)
 		if err != nil {
-			errs[i] = err
-			continue
+			return err
 		}
-		if k, _ := m.know(s); k.parent != 0 && k.parent == parents[s.Parent] {
-			continue
-		}
-		places <- struct{}{}
-		closer.Go(func() {
-			errs[i] = m.verifyOne(ctx, s)
-			<-places
-		})
-	}
-	closer.Wait()
-	return errs
+		return f(s)
+	})
 }
 
 // parents returns, for a glance, the indices of the holds' parents; 0: the node has no such link.
@@ -56,7 +51,7 @@ func (m *Macvlans) parents(look *hold.Look, hs []hold.Hold) map[string]int {
 	}
 	all := map[string]int{}
 	for _, h := range hs {
-		s, ok := h.Spec.(*Spec)
+		s, ok := specIn(h)
 		if !ok {
 			continue
 		}
@@ -94,7 +89,7 @@ func (m *Macvlans) compare(ctx context.Context, s *Spec, more func(*pod, rtnl.Ma
 	if err != nil {
 		return fmt.Errorf("looking at %s: %w", what, err)
 	}
-	defer p.leave()
+	defer p.Leave()
 	l, err := p.locate(s)
 	if errors.Is(err, errMissing) {
 		return fmt.Errorf("%s: %w: %w", what, hold.ErrGone, err)
@@ -107,11 +102,11 @@ func (m *Macvlans) compare(ctx context.Context, s *Spec, more func(*pod, rtnl.Ma
 		return fmt.Errorf("looking at %s: %w", what, err)
 	}
 	whole := len(d) == 0
-	inside, err := more(p, l)
+	in, err := more(p, l)
 	if err != nil {
 		return fmt.Errorf("looking at %s: %w", what, err)
 	}
-	if d = append(d, inside...); len(d) > 0 {
+	if d = append(d, in...); len(d) > 0 {
 		err = &hold.ChangedError{What: what, Differences: d}
 	}
 	if l.Group == s.groups().Coming() {
@@ -176,89 +171,6 @@ func (p *pod) differences(s *Spec, l rtnl.Macvlan) (d []string, err error) {
 	if s.MTU != 0 && l.MTU != s.MTU {
 		differ("mtu %d, not %d", l.MTU, s.MTU)
 	}
-	if !l.Up {
-		differ("down")
-	}
-	if err := p.at.Do(func() error {
-		for _, x := range s.sysctls() {
-			have, err := ns.Sysctl(x.name(l.Name))
-			if errors.Is(err, fs.ErrNotExist) {
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			if have != x.want {
-				differ("%s %s, not %s", x.name(l.Name), have, x.want)
-			}
-		}
-		return nil
-	}); err != nil {
-		return nil, err
-	}
-	addrs, err := p.missingAddresses(s, l.Index)
-	if err != nil {
-		return nil, err
-	}
-	for _, a := range addrs {
-		differ("no address %s", a)
-	}
-	routes, err := p.missingRoutes(s, l.Index)
-	if err != nil {
-		return nil, err
-	}
-	for _, r := range routes {
-		differ("no route %s", r)
-	}
-	return d, nil
-}
-
-// missingAddresses returns the addresses that a macvlan lacks.
-func (p *pod) missingAddresses(s *Spec, index int) ([]netip.Prefix, error) {
-	missing := slices.Clone(s.Addresses)
-	for _, ipv6 := range []bool{false, true} {
-		looked := 0
-		err := p.conn.EachAddress(index, ipv6, func(a rtnl.Address) error {
-			missing = slices.DeleteFunc(missing, func(p netip.Prefix) bool { return p == a.Prefix })
-			return enough(len(missing), &looked)
-		})
-		if err != nil {
-			return nil, fmt.Errorf("looking for addresses: %w", err)
-		}
-	}
-	return missing, nil
-}
-
-// missingRoutes returns the routes that a macvlan lacks. A default route that another network of the pod has put aside (kinds/podgateway) is
-// there.
-func (p *pod) missingRoutes(s *Spec, index int) ([]rtnl.Route, error) {
-	missing := s.routes(index)
-	isDefault := func(r rtnl.Route) bool { return r.Dst.Bits() == 0 }
-	for _, table := range []uint32{0, rtnl.Aside(index)} {
-		if table != 0 && !slices.ContainsFunc(missing, isDefault) {
-			break
-		}
-		looked := 0
-		err := p.conn.EachRoute(rtnl.RouteFilter{Index: index, Table: table}, func(seen rtnl.Route) error {
-			seen.Metric, seen.Table = 0, 0 // the metric is the kernel's choice, or laterMetric's
-			missing = slices.DeleteFunc(missing, func(r rtnl.Route) bool { return r == seen && (table == 0 || isDefault(r)) })
-			return enough(len(missing), &looked)
-		})
-		if err != nil {
-			return nil, fmt.Errorf("looking for routes: %w", err)
-		}
-	}
-	return missing, nil
-}
-
-// enough ends the reading of a list that is too long.
-func enough(missing int, looked *int) error {
-	*looked++
-	switch {
-	case *looked < inPod:
-		return nil
-	case missing == 0:
-		return rtnl.ErrStop
-	}
-	return fmt.Errorf("the pod has more than %d of them on this interface, and the agent does not look at the rest", inPod)
+	in, err := p.Differences(s.face(), l.Link)
+	return append(d, in...), err
 }

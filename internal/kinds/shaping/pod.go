@@ -15,7 +15,7 @@ import (
 // Sight is a pod's interface that another plugin has made, as the kernel shows it.
 type Sight struct {
 	Pod  rtnl.Link // in the pod
-	Host rtnl.Link // its other end, on the node; the zero Link: it has none there
+	Host rtnl.Link // its other end, on the node; the zero Link: it has none there. Master is a bridge, or 0
 	By   []int     // the indices of the links by which the node reaches the addresses that were asked for; 0: by none
 }
 
@@ -50,9 +50,9 @@ func (l *Limits) Look(netns ns.Ref, ifname string, addrs []netip.Addr) (s Sight,
 	if s.Pod.Peer <= 0 || !s.Pod.Veth {
 		return s, nil
 	}
-	var host rtnl.Link
+	var host rtnl.PortOf
 	id := rtnl.NoNetns
-	err = l.conn.Do(rtnl.GetLinkAt(s.Pod.Peer, &host)) // first, so that the namespace has a number
+	err = l.conn.Do(rtnl.GetPort(s.Pod.Peer, &host)) // first, so that the namespace has a number
 	if err == nil {
 		err = l.conn.Do(rtnl.NetnsID(at.Fd(), &id))
 	}
@@ -62,7 +62,7 @@ func (l *Limits) Look(netns ns.Ref, ifname string, addrs []netip.Addr) (s Sight,
 	case err != nil:
 		return s, err
 	case host.EndsAt(s.Pod.Index, id):
-		s.Host = host
+		s.Host = host.Link
 	}
 	return s, nil
 }

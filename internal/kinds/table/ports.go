@@ -61,6 +61,9 @@ func (k *Keeper) Map(owner hold.ID, ports []nft.Mapping) error {
 		return fmt.Errorf("mapping host ports: %w: this kernel lacks something of what they need (nft_nat, nft_masq, nft_fib, nft_ct)", kernel.ErrUnsupported)
 	}
 	for _, p := range ports {
+		if p.BridgePort != 0 && k.tables.Lacks()&nft.Bridges != 0 {
+			return fmt.Errorf("mapping %s: %w: this kernel has no nftables of family bridge", p, kernel.ErrUnsupported)
+		}
 		if other, has := k.ports.at[nodePortOf(p)]; has && other != owner {
 			return fmt.Errorf("mapping %s: %w: %s", p, hold.ErrForeign, other)
 		}

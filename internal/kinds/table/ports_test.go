@@ -229,6 +229,41 @@ func TestPortsBusyAnswer(t *testing.T) {
 	}
 }
 
+// Ports of pods behind bridges are refused where the kernel lacks what guards them, and others are not.
+func TestPortsWithoutBridges(t *testing.T) {
+	e := New(Options{Tables: nft.Open(nettest.Node(t)), Ruleset: withPorts()})
+	k, h := kind{t, e.Kind()}, newHold(instance)
+	k.must(k.acquire(h))
+	m := mapping("0.0.0.0:1000", "10.88.0.1:80")
+	m.Via, m.BridgePort = 7, 8
+	e.tables = &poor{tables: e.tables, lacks: nft.Bridges}
+	k.is(e.Map("first22222", []nft.Mapping{m}), kernel.ErrUnsupported)
+	m.BridgePort = 0
+	k.must(e.Map("first22222", []nft.Mapping{m}))
+}
+
+// Somebody takes the table of family bridge away, and Keeper puts it back with the ports.
+func TestBridgeTableMended(t *testing.T) {
+	at := nettest.Node(t)
+	e := New(Options{Tables: nft.Open(at), Ruleset: withPorts()})
+	k, h := kind{t, e.Kind()}, newHold(instance)
+	k.must(k.acquire(h))
+	m := mapping("0.0.0.0:1000", "10.88.0.1:80")
+	m.Via, m.BridgePort = 7, 8
+	k.must(e.Map("first22222", []nft.Mapping{m}))
+	before := nettest.Snapshot(t, at)
+	change(t, at, func(c *nftables.Conn) {
+		c.DelTable(&nftables.Table{Name: stamp.Table(instance), Family: nftables.TableFamilyBridge})
+	})
+	k.is(k.verify(h), hold.ErrChanged)
+	k.must(k.acquire(h))
+	nettest.Same(t, before, nettest.Snapshot(t, at), "after the table is mended")
+	k.must(k.release(h))
+	if got := nettest.Snapshot(t, at).Only("nft").String(); got != "" {
+		t.Errorf("left after the release:\n%s", got)
+	}
+}
+
 // An agent sees the host ports of the node's other agents, and neither its own nor host ports that
 // nobody has.
 func TestPortsOfOthers(t *testing.T) {

@@ -50,7 +50,7 @@ func (*Chained) Name() string { return netconf.ModeChained }
 func (*Chained) Pooled() bool { return false }
 
 // NeedsPod reports false: the limit of the pod's end ends with the pod.
-func (*Chained) NeedsPod() bool { return false }
+func (*Chained) NeedsPod(hold.Owner) bool { return false }
 
 // Place is the kind of the hold that has the pod's interface.
 func (*Chained) Place() string { return shaping.KindName }
@@ -97,7 +97,7 @@ func (*Chained) Interface(o hold.Owner) (attachment.Interface, error) {
 	if h, ok := o.Find(hostports.KindName); ok {
 		if ports, ok := h.Spec.(*hostports.Spec); ok {
 			for _, m := range ports.Mappings {
-				m.Via = 0 // a configuration does not say it
+				m.Via, m.BridgePort = 0, 0 // a configuration does not say it
 				face.Ports = append(face.Ports, m)
 			}
 		}

@@ -31,6 +31,7 @@ type world struct {
 	err     error
 	claimed []nft.Mapping
 	vacated []netip.Addr
+	lacks   nft.Parts
 }
 
 func newWorld() *world {
@@ -47,7 +48,7 @@ func (w *world) mode() *chained.Chained {
 			return func() {}, nil
 		},
 		Vacate: func(_ context.Context, addrs []netip.Addr) error { w.vacated = addrs; return nil },
-		Lacks:  func() nft.Parts { return 0 },
+		Lacks:  func() nft.Parts { return w.lacks },
 	})
 }
 
@@ -92,6 +93,23 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// The ports of a pod behind a bridge are bound to the bridge and to the port of it that leads to the pod.
+func TestPlanBehindBridge(t *testing.T) {
+	w := newWorld()
+	w.sight.By, w.sight.Host.Master = []int{4}, 4
+	o, _, err := w.mode().Plan(t.Context(), hold.NewID(), record(), &netconf.Conf{Ports: []netconf.Port{port}})
+	nettest.Must(t, err)
+	ports := o.Holds[1].Spec.(*hostports.Spec).Mappings
+	if len(ports) != 1 || ports[0].Via != 4 || ports[0].BridgePort != 12 {
+		t.Errorf("its ports are %v", ports)
+	}
+	face, err := w.mode().Interface(o)
+	nettest.Must(t, err)
+	if face.Ports[0].Via != 0 || face.Ports[0].BridgePort != 0 {
+		t.Errorf("its interface is %+v", face)
+	}
+}
+
 // What the node cannot do for the interface is refused with the reason. An interface without an end on the node can be had without ports
 // and limits.
 func TestFit(t *testing.T) {
@@ -107,6 +125,10 @@ func TestFit(t *testing.T) {
 		{"macvlan with a limit", macvlan, netconf.Conf{Bandwidth: limit}, prev, "no end on the node"},
 		{"macvlan with a port", macvlan, netconf.Conf{Ports: []netconf.Port{port}}, prev, "no end on the node"},
 		{"a bridge with a port", func(w *world) { w.sight.By = []int{4} }, netconf.Conf{Ports: []netconf.Port{port}}, prev, "but by link 4"},
+		{"a bridge of another link with a port", func(w *world) { w.sight.By, w.sight.Host.Master = []int{4}, 5 }, netconf.Conf{Ports: []netconf.Port{port}}, prev, "but by link 4"},
+		{"its bridge with a port", func(w *world) { w.sight.By, w.sight.Host.Master = []int{4}, 4 }, netconf.Conf{Ports: []netconf.Port{port}}, prev, ""},
+		{"its bridge with a port, and no table for it", func(w *world) { w.sight.By, w.sight.Host.Master, w.lacks = []int{4}, 4, nft.Bridges },
+			netconf.Conf{Ports: []netconf.Port{port}}, prev, "no nftables of family bridge"},
 		{"no way", func(w *world) { w.sight.By = []int{0} }, netconf.Conf{Ports: []netconf.Port{port}}, prev, "but by no link"},
 		{"another family", func(*world) {}, netconf.Conf{Ports: []netconf.Port{{Protocol: "tcp", Host: 1, Container: 1, HostIP: netip.IPv6Unspecified()}}}, prev, "no address of its family"},
 		{"a small burst", func(*world) {}, netconf.Conf{Bandwidth: netconf.Bandwidth{Ingress: netconf.Rate{Rate: 8, Burst: 8}}}, prev, "ingressBurst"},

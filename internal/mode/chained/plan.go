@@ -58,8 +58,8 @@ func (m *Chained) sight(r attachment.Record, c *netconf.Conf) (s shaping.Sight, 
 	return s, m.fitPorts(r, c, s, addrs)
 }
 
-// fitPorts refuses host ports to a pod that the node does not reach by the pod's own link: such a port could lead to whoever has the
-// pod's address later.
+// fitPorts refuses host ports to a pod that the node reaches neither by the pod's own link nor by the bridge that this is a port of: such a
+// port could lead to whoever has the pod's address later.
 func (m *Chained) fitPorts(r attachment.Record, c *netconf.Conf, s shaping.Sight, addrs []netip.Addr) error {
 	if len(c.Ports) == 0 {
 		return nil
@@ -78,9 +78,15 @@ func (m *Chained) fitPorts(r attachment.Record, c *netconf.Conf, s shaping.Sight
 		}
 	}
 	for i, a := range addrs {
-		if s.By[i] != s.Host.Index {
-			return cni.Errorf(cni.CodeConfig, badPorts, "the node does not reach %s by %s, the end of %s on the node, but by %s: a port could lead to the pod's successor. "+
-				"A plugin that routes to each pod, such as ptp, can have host ports of berth-cni; behind a bridge use the plugin portmap", a, s.Host.Name, r.Ifname, by(s.By[i]))
+		switch {
+		case s.By[i] == s.Host.Index:
+		case s.By[i] == 0 || s.By[i] != s.Host.Master:
+			return cni.Errorf(cni.CodeConfig, badPorts, "the node reaches %s neither by %s, the end of %s on the node, nor by a bridge that this is a port of, but by %s: "+
+				"a port could lead to the pod's successor. Plugins that route to each pod, such as ptp, can have host ports of berth-cni, and so can the plugin bridge with isGateway "+
+				"and without vlan; elsewhere use the plugin portmap", a, s.Host.Name, r.Ifname, by(s.By[i]))
+		case m.Lacks()&nft.Bridges != 0:
+			return cni.Errorf(cni.CodeConfig, badPorts, "%s is behind a bridge, and this kernel has no nftables of family bridge (nf_tables_bridge), which keep a port from the pod's "+
+				"successor: use the plugin portmap, or one that routes to each pod, such as ptp", r.Ifname)
 		}
 	}
 	return nil
@@ -123,9 +129,11 @@ func (m *Chained) Plan(ctx context.Context, id hold.ID, r attachment.Record, c *
 		return hold.Owner{}, nil, err
 	}
 	for i := range ports {
-		ports[i].Via = s.Host.Index
+		if ports[i].Via = s.By[slices.Index(addrs, ports[i].Pod.Addr())]; ports[i].Via != s.Host.Index {
+			ports[i].BridgePort = s.Host.Index
+		}
 		o.Names = append(o.Names, hostports.Name(ports[i]))
 	}
-	o.Holds = append(o.Holds, hold.Hold{Owner: id, Spec: &hostports.Spec{Link: s.Host.Name, Mappings: ports}})
+	o.Holds = append(o.Holds, hold.Hold{Owner: id, Spec: &hostports.Spec{Mappings: ports}})
 	return o, undo, nil
 }

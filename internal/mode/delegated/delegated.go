@@ -55,7 +55,7 @@ func (*Delegated) Name() string { return netconf.ModeDelegated }
 func (*Delegated) Pooled() bool { return false }
 
 // NeedsPod reports true: DEL of some plugins takes things out of the pod, such as a device of the node.
-func (*Delegated) NeedsPod() bool { return true }
+func (*Delegated) NeedsPod(hold.Owner) bool { return true }
 
 // Place is the kind of the hold that takes the interface's place in the pod.
 func (*Delegated) Place() string { return delegate.KindName }
@@ -206,6 +206,8 @@ func (m *Delegated) Collect(ctx context.Context, owners func() []hold.Owner) (wo
 				case *delegate.Spec:
 					kept = append(kept, s)
 				case *delegate.IPAM:
+					kept = append(kept, &s.Spec)
+				case *delegate.Lease:
 					kept = append(kept, &s.Spec)
 				}
 			}

@@ -3,6 +3,10 @@
 // Plan returns an owner that holds what the plugin gives, and no more. Once the engine has taken it, the addresses are known and
 // in the ledger, and Complete adds what the mode makes for them. The attachment's release goes the other way: the plugin takes the
 // addresses back last, when nothing of the pod uses them.
+//
+// An IPAM plugin that asks for addresses by the pod's interface, such as dhcp, gets one without addresses (Native.PlanBare): Plan's owner then holds
+// that interface, too. Its release takes the addresses off the interface, then has the plugin give them back, and then deletes the
+// interface (delegate.Lease).
 package lent
 
 import (
@@ -22,11 +26,23 @@ import (
 // Base is a mode that can make attachments for addresses which others have chosen.
 type Base interface {
 	mode.Mode
-	mode.Ceder
-	// FitFor is Fit for addresses; whose says where they come from.
-	FitFor(c *netconf.Conf, whose string, addrs []netip.Addr) error
-	// PlanFor is Plan for addresses.
-	PlanFor(ctx context.Context, id hold.ID, r attachment.Record, c *netconf.Conf, addrs []netip.Addr) (o hold.Owner, undo func(), err error)
+	// FitFor is Fit for what others have given.
+	FitFor(c *netconf.Conf, g mode.Given) error
+	// PlanFor is Plan for what others have given.
+	PlanFor(ctx context.Context, id hold.ID, r attachment.Record, c *netconf.Conf, g mode.Given) (o hold.Owner, undo func(), err error)
+}
+
+// Native is a base whose pods are hosts of the network of their addresses: the plugin's gateways and routes count.
+type Native interface {
+	Base
+	// FitBare refuses what an interface cannot have whatever its addresses are, before the plugin is executed.
+	FitBare(c *netconf.Conf) error
+	// PlanBare is Plan for an interface without addresses.
+	PlanBare(id hold.ID, r attachment.Record, c *netconf.Conf) hold.Owner
+	// PlanLate returns what an owner of PlanBare gains with its addresses.
+	PlanLate(bare hold.Owner, r attachment.Record, c *netconf.Conf, g mode.Given) (hold.Owner, error)
+	// Late is the name of the kind of the addresses that such an owner gains.
+	Late() string
 }
 
 // Options are what the mode works with.
@@ -57,10 +73,16 @@ var (
 // New returns the mode.
 func New(b Base, o Options) *Mode { return &Mode{b, o} }
 
-// Fit refuses what the base refuses. What an IPAM plugin gives is not known yet: Complete looks.
+// Fit refuses what the base refuses. Of an IPAM plugin's addresses nothing is known yet: Complete looks.
 func (m *Mode) Fit(r attachment.Record, c *netconf.Conf) error {
 	if c.IPAM == nil {
 		return m.Base.Fit(r, c)
+	}
+	if n, ok := m.Base.(Native); ok {
+		return n.FitBare(c)
+	}
+	if delegate.AsksByInterface(c.IPAM.Type) {
+		return cni.Errorf(cni.CodeConfig, "invalid configuration: ipam.type", "ipam.type is %q, which needs a pod's interface on the network; mode %s gives it none", c.IPAM.Type, m.Name())
 	}
 	return nil
 }
@@ -70,9 +92,14 @@ func (m *Mode) Plan(ctx context.Context, id hold.ID, r attachment.Record, c *net
 	if c.IPAM == nil {
 		return m.Base.Plan(ctx, id, r, c)
 	}
-	s := &delegate.IPAM{Spec: m.asks(c)}
+	s := delegate.IPAM{Spec: m.asks(c)}
 	s.ID, s.Container, s.Netns, s.Ifname = id, r.ContainerID, r.Netns, r.Ifname
-	return hold.Owner{ID: id, Meta: r.Encode(), Holds: []hold.Hold{{Owner: id, Spec: s}}}, func() {}, nil
+	if n, ok := m.Base.(Native); ok && delegate.AsksByInterface(s.Type) {
+		o := n.PlanBare(id, r, c)
+		o.Ordered, o.Holds = true, append(o.Holds, hold.Hold{Owner: id, Spec: &delegate.Lease{IPAM: s}})
+		return o, func() {}, nil
+	}
+	return hold.Owner{ID: id, Meta: r.Encode(), Holds: []hold.Hold{{Owner: id, Spec: &s}}}, func() {}, nil
 }
 
 // asks returns what a configuration says of its IPAM plugin.
@@ -94,18 +121,39 @@ func (m *Mode) Ready(ctx context.Context, c *netconf.Conf) error {
 
 // lender returns what an IPAM plugin has given to an attachment; nil: no plugin gives it anything.
 func lender(o hold.Owner) *delegate.IPAM {
-	h, _ := o.Find(delegate.IPAMKind)
-	s, _ := h.Spec.(*delegate.IPAM)
-	return s
+	for _, h := range o.Holds {
+		switch s := h.Spec.(type) {
+		case *delegate.IPAM:
+			return s
+		case *delegate.Lease:
+			return &s.IPAM
+		}
+	}
+	return nil
 }
 
-// Lender is the kind of what IPAM plugins give.
-func (m *Mode) Lender() string { return delegate.IPAMKind }
+// late returns the base that gives an attachment's interface its addresses later; nil: the interface comes with them.
+func (m *Mode) late(o hold.Owner) Native {
+	n, ok := m.Base.(Native)
+	if _, leased := o.Find(delegate.LeaseKind); !ok || !leased {
+		return nil
+	}
+	return n
+}
 
-// Incomplete reports whether an attachment has its addresses of an IPAM plugin alone.
+// NeedsPod reports true if an IPAM plugin gives back by the pod's interface what it has given; else it is the base's.
+func (m *Mode) NeedsPod(o hold.Owner) bool { return m.late(o) != nil || m.Base.NeedsPod(o) }
+
+// Lenders are the kinds of what IPAM plugins give.
+func (m *Mode) Lenders() []string { return []string{delegate.IPAMKind, delegate.LeaseKind} }
+
+// Incomplete reports whether an attachment lacks what the base makes for the addresses of its IPAM plugin.
 func (m *Mode) Incomplete(o hold.Owner) bool {
-	isPlace := func(h hold.Hold) bool { return h.Spec.Kind() == m.Place() }
-	return lender(o) != nil && !slices.ContainsFunc(o.Settled(), isPlace)
+	last := m.Place()
+	if n := m.late(o); n != nil {
+		last = n.Late()
+	}
+	return lender(o) != nil && !slices.ContainsFunc(o.Settled(), func(h hold.Hold) bool { return h.Spec.Kind() == last })
 }
 
 // Complete returns the change that gives an attachment what the base makes for the addresses of its IPAM plugin. It goes by the
@@ -116,14 +164,20 @@ func (m *Mode) Complete(ctx context.Context, o hold.Owner, r attachment.Record) 
 	if bad != nil {
 		return nil, nil, bad
 	}
-	addrs, err := m.usable(s)
+	g, err := m.given(s)
 	if err == nil {
-		err = m.FitFor(c, whose(s), addrs)
+		err = m.FitFor(c, g)
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	whole, undo, err := m.PlanFor(ctx, o.ID, r, c, addrs)
+	var whole hold.Owner
+	if n := m.late(o); n != nil {
+		undo = func() {}
+		whole, err = n.PlanLate(o, r, c, g)
+	} else {
+		whole, undo, err = m.PlanFor(ctx, o.ID, r, c, g)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -138,41 +192,16 @@ func (m *Mode) Complete(ctx context.Context, o hold.Owner, r attachment.Record) 
 	}, undo, nil
 }
 
-func whose(s *delegate.IPAM) string { return "IPAM plugin " + s.Type }
-
-// usable returns the addresses that a plugin has given, if a pod can have them: at most one of each family, none of them a pool's, and none
-// that somebody else on the node has.
-func (m *Mode) usable(s *delegate.IPAM) ([]netip.Addr, error) {
-	const refused = "unusable addresses of an IPAM plugin"
-	addrs, err := s.Addresses()
-	if err != nil {
-		return nil, err
-	}
-	if len(addrs) == 0 {
-		return nil, cni.Errorf(cni.CodeConfig, refused, "%s gives no address", whose(s))
-	}
-	for i, a := range addrs {
-		if _, _, ok := netconf.ParseIP(a.String()); !ok || a.IsLinkLocalUnicast() && a.Is6() {
-			return nil, cni.Errorf(cni.CodeConfig, refused, "%s gives %s; expected an address that a pod can have", whose(s), a)
-		}
-		if slices.ContainsFunc(addrs[:i], func(b netip.Addr) bool { return b.Is4() == a.Is4() }) {
-			return nil, cni.Errorf(cni.CodeConfig, refused, "%s gives %v; expected at most one of each family", whose(s), addrs)
-		}
-		if pool := m.PoolOf(a); pool != "" {
-			return nil, cni.Errorf(cni.CodeTaken, "address not available", "%s gives %s, which is an address of pool %s: the two must not overlap", whose(s), a, pool)
-		}
-	}
-	if others := m.Reached(addrs); len(others) > 0 {
-		return nil, cni.Errorf(cni.CodeTaken, "address not available", "%s gives %s, which somebody else on this node has", whose(s), others[0])
-	}
-	return addrs, nil
-}
-
 // In returns a copy of an attachment's owner whose interface is in netns, under the name ifname.
 func (m *Mode) In(netns ns.Ref, ifname string, o hold.Owner) hold.Owner {
 	o = m.Base.In(netns, ifname, o)
 	for i, h := range o.Holds {
-		if s, ok := h.Spec.(*delegate.IPAM); ok {
+		switch s := h.Spec.(type) {
+		case *delegate.IPAM:
+			there := *s
+			there.Netns, there.Ifname = netns, ifname
+			o.Holds[i].Spec = &there
+		case *delegate.Lease:
 			there := *s
 			there.Netns, there.Ifname = netns, ifname
 			o.Holds[i].Spec = &there

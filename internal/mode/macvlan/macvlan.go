@@ -30,20 +30,11 @@ type Options struct {
 	Boottime func() int64
 	// Link reads a link of the node.
 	Link  func(name string) (rtnl.Link, error)
-	Pools Pools
+	Pools mode.NativePools
 	// Claim takes addresses of a pool: the wanted addresses, if there are any.
 	Claim func(ctx context.Context, pool string, wanted []netip.Addr) (ipam.Claim, error)
 	// Unclaim gives back addresses that nobody has used.
 	Unclaim func(ipam.Claim)
-}
-
-// Pools are the agent's pools.
-type Pools interface {
-	mode.Segments
-	// CIDRs returns the prefixes from which a pool gives addresses.
-	CIDRs(pool string) []netip.Prefix
-	// PoolOf returns the name of the pool that has an address; "" if none has it.
-	PoolOf(netip.Addr) string
 }
 
 // Macvlan is the mode.
@@ -62,18 +53,15 @@ func (*Macvlan) Pooled() bool { return true }
 
 // NeedsPod reports true: the macvlan is in the pod alone. If a program kept the pod's network namespace without its path, the macvlan would be
 // left in it, with an address that another pod gets.
-func (*Macvlan) NeedsPod() bool { return true }
+func (*Macvlan) NeedsPod(hold.Owner) bool { return true }
 
 // Place is the kind of the hold that takes the interface's place in the pod.
 func (*Macvlan) Place() string { return kind.KindName }
 
-// Fit refuses a pool without a segment, a link of the node that no pod may share, and what a macvlan cannot have.
+// Fit refuses a pool without a segment, and what the pool or a macvlan cannot have (FitBare).
 func (m *Macvlan) Fit(r attachment.Record, c *netconf.Conf) error {
 	if err := mode.FitPool(m.Name(), r.Pool, true, m.Pools); err != nil {
 		return err
-	}
-	if c.IPAM != nil {
-		return cni.Errorf(cni.CodeConfig, "invalid configuration: ipam", "ipam is of type %q; mode %s has addresses of pools that have a segment", c.IPAM.Type, m.Name())
 	}
 	var addrs []netip.Addr
 	for _, cidr := range m.Pools.CIDRs(r.Pool) {
@@ -82,6 +70,14 @@ func (m *Macvlan) Fit(r attachment.Record, c *netconf.Conf) error {
 	if err := mode.FitMTU(c.MTU, "pool "+r.Pool, addrs); err != nil {
 		return err
 	}
+	if err := mode.FitGateways(c.Gateways, r.Pool, m.Pools.Segment(r.Pool)); err != nil {
+		return err
+	}
+	return m.FitBare(c)
+}
+
+// FitBare refuses a link of the node that no pod may share, and what a macvlan cannot have, whatever its addresses are.
+func (m *Macvlan) FitBare(c *netconf.Conf) error {
 	if len(c.Ports) > 0 {
 		return cni.Errorf(cni.CodeConfig, "invalid configuration: runtimeConfig.portMappings",
 			"mode %s has no host ports: no route of the node leads to a macvlan", m.Name())
@@ -93,9 +89,6 @@ func (m *Macvlan) Fit(r attachment.Record, c *netconf.Conf) error {
 	if c.MAC != nil && c.Native.MacvlanMode == passthru {
 		return cni.Errorf(cni.CodeConfig, "invalid configuration: runtimeConfig.mac",
 			"a macvlan in mode %s has the MAC of its master %s", passthru, c.Native.Master)
-	}
-	if err := mode.FitGateways(c.Gateways, r.Pool, m.Pools.Segment(r.Pool)); err != nil {
-		return err
 	}
 	return mode.FitMaster("master", c.Native.Master, m.Link)
 }
@@ -109,20 +102,67 @@ func (m *Macvlan) Plan(ctx context.Context, id hold.ID, r attachment.Record, c *
 	if err != nil {
 		return hold.Owner{}, nil, err
 	}
-	o, err := plan(id, m.Instance, r, c, claim.Addrs(), m.Pools.Segment(r.Pool))
+	g, err := mode.OfPool(r.Pool, m.Pools.Segment(r.Pool), claim.Addrs())
 	if err != nil {
 		m.Unclaim(claim)
 		return hold.Owner{}, nil, err
 	}
+	return m.plan(id, r, c, g), func() { m.Unclaim(claim) }, nil
+}
+
+// FitFor is Fit for what others have given.
+func (m *Macvlan) FitFor(c *netconf.Conf, g mode.Given) error {
+	if err := mode.FitGiven(c, g); err != nil {
+		return err
+	}
+	return m.FitBare(c)
+}
+
+// PlanFor is Plan for an attachment whose addresses others have given.
+func (m *Macvlan) PlanFor(_ context.Context, id hold.ID, r attachment.Record, c *netconf.Conf, g mode.Given) (hold.Owner, func(), error) {
+	return m.plan(id, r, c, g), func() {}, nil
+}
+
+// plan returns the owner that an attachment with these addresses and routes will be.
+func (m *Macvlan) plan(id hold.ID, r attachment.Record, c *netconf.Conf, g mode.Given) hold.Owner {
+	o := mode.SegmentOwner(id, r, spec(id, m.Instance, r, c, g), g.Addrs())
 	mode.Lead(&o, r, c)
-	return o, func() { m.Unclaim(claim) }, nil
+	return o
 }
 
 // Taken has nothing to do: nobody reaches a macvlan by the node's routes.
 func (*Macvlan) Taken(hold.Owner) {}
 
-// specOf returns the macvlan that an attachment holds.
+// PlanBare is Plan for a macvlan without addresses.
+func (m *Macvlan) PlanBare(id hold.ID, r attachment.Record, c *netconf.Conf) hold.Owner {
+	s := spec(id, m.Instance, r, c, mode.Given{})
+	s.Bare = true
+	return mode.SegmentOwner(id, r, s, nil)
+}
+
+// PlanLate returns what an owner of PlanBare gains with its addresses.
+func (m *Macvlan) PlanLate(bare hold.Owner, r attachment.Record, c *netconf.Conf, g mode.Given) (hold.Owner, error) {
+	_, s, err := specOf(bare)
+	if err != nil {
+		return hold.Owner{}, err
+	}
+	late := &kind.IPs{Spec: *s}
+	late.Bare, late.Addresses, late.Routes = false, g.Addresses, g.Routes
+	o := mode.SegmentOwner(bare.ID, r, late, g.Addrs())
+	mode.Lead(&o, r, c)
+	return o, nil
+}
+
+// Late is the kind of the addresses of a macvlan that was made without them.
+func (*Macvlan) Late() string { return kind.IPsName }
+
+// specOf returns the macvlan that an attachment holds, with the addresses that came later, and the hold that has these.
 func specOf(o hold.Owner) (hold.Hold, *kind.Spec, error) {
+	if h, ok := o.Find(kind.IPsName); ok {
+		if s, ok := h.Spec.(*kind.IPs); ok {
+			return h, &s.Spec, nil
+		}
+	}
 	h, ok := o.Find(kind.KindName)
 	if !ok {
 		return h, nil, fmt.Errorf("attachment %s holds no macvlan", o.ID)

@@ -2,18 +2,14 @@ package macvlan
 
 import (
 	"net"
-	"net/netip"
 
-	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/berth-net/berth/internal/attachment"
-	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/cni/netconf"
 	"github.com/berth-net/berth/internal/hold"
-	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/kernel/ns"
-	"github.com/berth-net/berth/internal/kinds/flows"
+	"github.com/berth-net/berth/internal/kinds/link"
 	kind "github.com/berth-net/berth/internal/kinds/macvlan"
 	"github.com/berth-net/berth/internal/mode"
 )
@@ -21,16 +17,8 @@ import (
 // passthru is the macvlanMode in which a macvlan has its master's MAC.
 const passthru = "passthru"
 
-// plan returns the owner that an attachment will be. addrs are the addresses claimed for it, of a pool on a segment; nil: the pool has lost
-// its segment since Fit.
-func plan(id hold.ID, instance string, r attachment.Record, c *netconf.Conf, addrs []netip.Addr, on *ipam.Segment) (hold.Owner, error) {
-	if on == nil {
-		on = &ipam.Segment{}
-	}
-	prefixes, ok := mode.OnSegment(on, addrs)
-	if !ok {
-		return hold.Owner{}, cni.Errorf(cni.CodeTryAgain, "the pool has changed", "pool %s had another segment a moment ago", r.Pool)
-	}
+// spec returns the macvlan of an attachment.
+func spec(id hold.ID, instance string, r attachment.Record, c *netconf.Conf, g mode.Given) *kind.Spec {
 	s := &kind.Spec{
 		Alias:     kind.Alias(instance, id, r.Ifname, r.Key.String()),
 		Netns:     r.Netns,
@@ -38,38 +26,19 @@ func plan(id hold.ID, instance string, r attachment.Record, c *netconf.Conf, add
 		Parent:    c.Native.Master,
 		Mode:      c.Native.MacvlanMode,
 		MTU:       c.MTU,
-		Addresses: prefixes,
+		Addresses: g.Addresses,
+		Routes:    g.Routes,
 	}
 	switch {
 	case s.Mode == passthru:
 	case c.MAC != nil:
 		s.MAC = net.HardwareAddr(c.MAC).String()
-	default:
-		s.MAC = mode.SegmentMAC(addrs)
+	case len(g.Addresses) > 0:
+		s.MAC = mode.SegmentMAC(g.Addrs())
+	default: // nobody knows the addresses yet
+		s.MAC, _ = link.MACs(id)
 	}
-	s.Routes = defaults(on, addrs)
-	return owner(id, r, s, addrs), nil
-}
-
-// defaults returns a pod's default routes by the gateways of a segment.
-func defaults(on *ipam.Segment, addrs []netip.Addr) (all []kind.Route) {
-	for _, g := range mode.Gateways(on, addrs) {
-		all = append(all, kind.Route{Dst: mode.Everything(g), Gateway: g})
-	}
-	return all
-}
-
-// owner returns an attachment's owner. When it ends, the agent makes the kernel forget the connections of its addresses.
-func owner(id hold.ID, r attachment.Record, s *kind.Spec, addrs []netip.Addr) hold.Owner {
-	o := hold.Owner{ID: id, Meta: r.Encode()}
-	for _, a := range addrs {
-		o.Names = append(o.Names, ipam.Name(a))
-	}
-	if len(addrs) > 0 {
-		o.Holds = append(o.Holds, hold.Hold{Owner: id, Spec: &flows.Spec{Addresses: addrs}})
-	}
-	o.Holds = append(o.Holds, hold.Hold{Owner: id, Spec: s})
-	return o
+	return s
 }
 
 // In returns an attachment's owner whose macvlan is in another network namespace, or in the same one by another path. o stays as it is. The
@@ -77,7 +46,12 @@ func owner(id hold.ID, r attachment.Record, s *kind.Spec, addrs []netip.Addr) ho
 func (*Macvlan) In(netns ns.Ref, ifname string, o hold.Owner) hold.Owner {
 	o = o.Clone()
 	for i, h := range o.Holds {
-		if s, ok := h.Spec.(*kind.Spec); ok {
+		switch s := h.Spec.(type) {
+		case *kind.Spec:
+			there := *s
+			there.Netns = netns
+			o.Holds[i].Spec = &there
+		case *kind.IPs:
 			there := *s
 			there.Netns = netns
 			o.Holds[i].Spec = &there
@@ -97,14 +71,6 @@ func (*Macvlan) Result(o hold.Owner, r attachment.Record) (*types100.Result, err
 		Interfaces: []*types100.Interface{{Name: s.Ifname, Mac: s.MAC, Mtu: s.MTU, Sandbox: r.Netns.Path}},
 		DNS:        r.DNS,
 	}
-	res.IPs = mode.IPs(s.Addresses, 0)
-	for _, route := range s.Routes {
-		for i, a := range s.Addresses {
-			if a.Addr().Is4() == route.Gateway.Is4() {
-				res.IPs[i].Gateway = route.Gateway.AsSlice()
-			}
-		}
-		res.Routes = append(res.Routes, &types.Route{Dst: mode.IPNet(route.Dst), GW: route.Gateway.AsSlice()})
-	}
+	mode.AddSegment(res, s.Addresses, s.Routes, 0)
 	return res, nil
 }

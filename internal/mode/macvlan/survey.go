@@ -2,7 +2,6 @@ package macvlan
 
 import (
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -23,25 +22,17 @@ func (m *Macvlan) Survey(epoch string, now time.Time, others []mode.Found) (all 
 		}
 	}
 	seen := m.Seen()
-	claims := map[netip.Addr]int{}
-	for _, s := range seen {
-		for _, a := range s.Spec.Addresses {
-			claims[a.Addr()]++
-		}
+	said := make([][]netip.Prefix, len(seen))
+	for i, s := range seen {
+		said[i] = s.Spec.Addresses
 	}
-	for _, s := range seen {
+	believed := mode.Believe(said, taken, m.ofSegment)
+	for i, s := range seen {
 		if ids[s.Owner] {
 			continue
 		}
 		ids[s.Owner] = true
-		var believed []netip.Prefix
-		for _, a := range s.Spec.Addresses {
-			twice := slices.ContainsFunc(s.Spec.Addresses, func(b netip.Prefix) bool { return b != a && b.Addr().Is4() == a.Addr().Is4() && m.ofSegment(b.Addr()) })
-			if !twice && !taken[a.Addr()] && claims[a.Addr()] == 1 && m.ofSegment(a.Addr()) {
-				believed = append(believed, a)
-			}
-		}
-		s.Spec.Addresses = believed
+		s.Spec.Addresses = believed[i]
 		all = append(all, m.found(s, epoch, now))
 	}
 	return all
@@ -74,10 +65,10 @@ func (m *Macvlan) found(s kind.Seen, epoch string, now time.Time) mode.Found {
 	if len(p.Addresses) == 0 {
 		p.Lost = append(p.Lost, "addresses", "pool")
 	} else {
-		s.Spec.Routes = defaults(m.Pools.Segment(r.Pool), p.Addresses)
+		s.Spec.Routes = mode.SegmentDefaults(m.Pools.Segment(r.Pool), p.Addresses)
 	}
 	p.Record = r
-	p.Owner = owner(s.Owner, r, s.Spec, p.Addresses)
+	p.Owner = mode.SegmentOwner(s.Owner, r, s.Spec, p.Addresses)
 	if s.Going {
 		p.Owner.Releasing = now
 	}

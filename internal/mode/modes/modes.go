@@ -12,6 +12,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/link"
 	kind "github.com/berth-net/berth/internal/kinds/macvlan"
 	"github.com/berth-net/berth/internal/mode"
+	"github.com/berth-net/berth/internal/mode/bridge"
 	"github.com/berth-net/berth/internal/mode/chained"
 	"github.com/berth-net/berth/internal/mode/delegated"
 	"github.com/berth-net/berth/internal/mode/lent"
@@ -25,7 +26,8 @@ import (
 // what no ledger knows; it takes attachments of other modes for its own.
 func List(d *daemon.Daemon, n *node.Node, g *ground.Ground, t *traffic.Traffic) (finder mode.Finder, all mode.Modes) {
 	r := routed.New(options(d, n, g, t))
-	own := lent.New(r, lent.Options{Run: n.Delegates.Run, Check: n.Delegates.Check, Status: n.Delegates.Status, PoolOf: g.PoolOf, Reached: n.Conn.Reached})
+	lenders := lent.Options{Run: n.Delegates.Run, Check: n.Delegates.Check, Status: n.Delegates.Status, PoolOf: g.PoolOf, Reached: n.Conn.Reached}
+	own := lent.New(r, lenders)
 	all = mode.Modes{
 		own,
 		delegated.New(delegated.Options{
@@ -42,13 +44,18 @@ func List(d *daemon.Daemon, n *node.Node, g *ground.Ground, t *traffic.Traffic) 
 		Instance: n.Instance, Verify: n.Macvlans.VerifyPod, Link: n.Conn.Link, Pools: g, Claim: t.Claim, Unclaim: t.Unclaim,
 		Boottime: n.Boottime, Seen: func() []kind.Seen { return n.Macvlans.Survey(link.EachNetns) },
 	})
-	return surveyor{r, m}, append(all, m)
+	b := bridge.New(bridge.Options{
+		Instance: n.Instance, Ports: n.Bridged, Link: n.Conn.Link, Pools: g, Claim: t.Claim, Unclaim: t.Unclaim,
+		Boottime: n.Boottime, EachNetns: link.EachNetns,
+	})
+	return surveyor{r, m, b}, append(all, lent.New(m, lenders), lent.New(b, lenders))
 }
 
-// surveyor is routed as finder, which finds macvlans, too.
+// surveyor is routed as finder, which finds macvlans and ports of bridges, too.
 type surveyor struct {
 	*routed.Routed
 	macvlans *macvlan.Macvlan
+	bridged  *bridge.Bridge
 }
 
 // Survey finds every attachment of this agent's instance on the node.
@@ -57,6 +64,11 @@ func (s surveyor) Survey(epoch string, now time.Time) ([]mode.Found, error) {
 	if err != nil {
 		return nil, err
 	}
+	ports, err := s.bridged.Survey(epoch, now, found) // ahead of the macvlans, of which the pods alone say what they have
+	if err != nil {
+		return nil, err
+	}
+	found = append(found, ports...)
 	return append(found, s.macvlans.Survey(epoch, now, found)...), nil
 }
 

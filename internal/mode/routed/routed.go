@@ -102,7 +102,7 @@ func (*Routed) Name() string { return netconf.ModeRouted }
 func (*Routed) Pooled() bool { return true }
 
 // NeedsPod reports false: the pod's end goes with the link, wherever it is.
-func (*Routed) NeedsPod() bool { return false }
+func (*Routed) NeedsPod(hold.Owner) bool { return false }
 
 // Place is the kind of the hold that takes the interface's place in the pod.
 func (*Routed) Place() string { return link.KindName }
@@ -114,7 +114,7 @@ func (m *Routed) mtu(c *netconf.Conf) int {
 	return m.MTU()
 }
 
-// Fit refuses a pool that has a segment, and what the pool cannot have (FitFor).
+// Fit refuses a pool that has a segment, and what the pool cannot have (fitAddrs).
 func (m *Routed) Fit(r attachment.Record, c *netconf.Conf) error {
 	if err := mode.FitPool(m.Name(), r.Pool, false, m.Pools); err != nil {
 		return err
@@ -124,13 +124,19 @@ func (m *Routed) Fit(r attachment.Record, c *netconf.Conf) error {
 	for i, c := range cidrs {
 		addrs[i] = c.Addr()
 	}
-	return m.FitFor(c, "pool "+r.Pool, addrs)
+	return m.fitAddrs(c, "pool "+r.Pool, addrs)
 }
 
-// FitFor refuses an MTU that is too small for a family of addresses, a burst that is too small for
+// FitFor is Fit for addresses that others have given. A pod's link leads to the node alone, which has the ways to all that their routes may name: so
+// neither these nor the prefixes' lengths count.
+func (m *Routed) FitFor(c *netconf.Conf, g mode.Given) error {
+	return m.fitAddrs(c, g.Whose, g.Addrs())
+}
+
+// fitAddrs refuses an MTU that is too small for a family of addresses, a burst that is too small for
 // the MTU, a default route by another gateway than the link's, and a host port of a family that the addresses lack, or on a kernel that
 // cannot map any. whose says where the addresses come from.
-func (m *Routed) FitFor(c *netconf.Conf, whose string, addrs []netip.Addr) error {
+func (m *Routed) fitAddrs(c *netconf.Conf, whose string, addrs []netip.Addr) error {
 	if err := mode.FitMTU(m.mtu(c), whose, addrs); err != nil {
 		return err
 	}
@@ -173,7 +179,7 @@ func (m *Routed) Plan(ctx context.Context, id hold.ID, r attachment.Record, c *n
 	if err != nil {
 		return hold.Owner{}, nil, err
 	}
-	o, undo, err := m.PlanFor(ctx, id, r, c, claim.Addrs())
+	o, undo, err := m.planAddrs(ctx, id, r, c, claim.Addrs())
 	if err != nil {
 		m.Unclaim(claim)
 		return hold.Owner{}, nil, err
@@ -181,8 +187,13 @@ func (m *Routed) Plan(ctx context.Context, id hold.ID, r attachment.Record, c *n
 	return o, func() { undo(); m.Unclaim(claim) }, nil
 }
 
-// PlanFor is Plan for an attachment whose addresses are chosen: it claims the host ports alone.
-func (m *Routed) PlanFor(ctx context.Context, id hold.ID, r attachment.Record, c *netconf.Conf, addrs []netip.Addr) (o hold.Owner, undo func(), err error) {
+// PlanFor is Plan for an attachment whose addresses others have given.
+func (m *Routed) PlanFor(ctx context.Context, id hold.ID, r attachment.Record, c *netconf.Conf, g mode.Given) (hold.Owner, func(), error) {
+	return m.planAddrs(ctx, id, r, c, g.Addrs())
+}
+
+// planAddrs is Plan for an attachment whose addresses are chosen: it claims the host ports alone.
+func (m *Routed) planAddrs(ctx context.Context, id hold.ID, r attachment.Record, c *netconf.Conf, addrs []netip.Addr) (o hold.Owner, undo func(), err error) {
 	w := wish{MTU: m.mtu(c), MAC: c.MAC, Ports: mode.Mappings(c.Ports, addrs), Bandwidth: c.Bandwidth}
 	undo = func() {}
 	if len(w.Ports) > 0 {

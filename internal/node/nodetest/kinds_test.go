@@ -129,7 +129,7 @@ func TestKinds(t *testing.T) {
 			w.limits[s.Link] = s
 		},
 	})
-	names := []string{delegate.KindName, delegate.IPAMKind, deviceinfo.KindName, podgateway.KindName, podstatus.KindName} // the real kinds, which a node in memory has as well
+	names := []string{delegate.KindName, delegate.IPAMKind, delegate.LeaseKind, deviceinfo.KindName, podgateway.KindName, podstatus.KindName} // the real kinds, which a node in memory has as well
 	for _, c := range tested {
 		names = append(names, c.Kind.Name())
 	}

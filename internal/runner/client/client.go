@@ -1,6 +1,6 @@
 // Package client has berth-runner run CNI plugins. Exec does so for libcni.
 //
-// Refusals of the runner are *api.Error; ErrAway says that there is no runner.
+// Refusals of the runner are *api.Error; ErrAway says that there is no runner. Either is within an *UnstartedError if no plugin was executed.
 package client
 
 import (
@@ -12,6 +12,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/berth-net/berth/api"
@@ -23,6 +24,16 @@ import (
 // broke before the answer. In the last case the plugin may have run, and does not run any more: a runner
 // that ends takes its plugins along.
 var ErrAway = errors.New("no berth-runner answers")
+
+// UnstartedError says that no plugin was executed: berth-runner refused the request, or nobody listens on its socket.
+type UnstartedError struct{ Err error }
+
+func (e *UnstartedError) Error() string { return e.Err.Error() }
+
+func (e *UnstartedError) Unwrap() error { return e.Err }
+
+// Unstarted says that no plugin was executed.
+func (e *UnstartedError) Unstarted() {}
 
 // maxAnswer is how large an answer may be, in bytes: some of stdout and stderr, in base64.
 const maxAnswer = 64 << 20
@@ -42,15 +53,19 @@ func New(socket string) *Client {
 	}}}
 }
 
-// dial connects to a socket, however long its path is.
+// dial connects to a socket, however long its path is. Its errors are *UnstartedError.
 func dial(ctx context.Context, socket string) (net.Conn, error) {
 	path, done, err := agent.Reachable(socket)
 	if err != nil {
-		return nil, err
+		return nil, &UnstartedError{err}
 	}
 	defer done()
 	var d net.Dialer
-	return d.DialContext(ctx, "unix", path)
+	conn, err := d.DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, &UnstartedError{err}
+	}
+	return conn, nil
 }
 
 // Close closes connections that are kept for further requests.
@@ -102,6 +117,9 @@ func (c *Client) ask(ctx context.Context, path string, in, out any) error {
 		e := new(api.Error)
 		if err := json.Unmarshal(raw, e); err != nil || e.Code == 0 {
 			return fmt.Errorf("berth-runner answers HTTP status %d: %.200q", resp.StatusCode, raw)
+		}
+		if slices.Contains([]string{wire.MsgAbsent, wire.MsgUnrunable, wire.MsgNoTurn}, e.Msg) {
+			return &UnstartedError{e}
 		}
 		return e
 	}

@@ -19,6 +19,13 @@ const (
 	MaxTimeout = 5 * time.Minute // no runtime waits longer for a plugin
 )
 
+// Messages of refusals of a Request whose plugin was not executed, whatever the reason.
+const (
+	MsgAbsent    = "a plugin is not there"
+	MsgUnrunable = "a plugin cannot be run"
+	MsgNoTurn    = "a plugin did not get its turn"
+)
+
 // Variables of the environment that a request may set. All others are the runner's own.
 const (
 	Command       = "CNI_COMMAND"

@@ -1,0 +1,6 @@
+mkdir /run/flannel; cat >/run/flannel/subnet.env <<<$'FLANNEL_NETWORK=10.88.0.0/15\nFLANNEL_SUBNET=10.89.0.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true'
+conf='{"cniVersion": "1.0.0", "name": "n", "type": "flannel"}'
+cni ADD flannel "$conf"
+CNI_IFNAME=eth1 cni ADD flannel "$conf"
+CNI_IFNAME=eth1 cni DEL flannel "$conf"
+cni DEL flannel "$conf" && ls /var/lib/cni/networks/n/10.89.0.2
