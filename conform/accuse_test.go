@@ -34,6 +34,47 @@ func TestLinkless(t *testing.T) {
 	}
 }
 
+// What the specification leaves to plugins is no fault: to set something up in an ADD that then fails, to list a socket among the interfaces, and to
+// answer calls that come at once that the runtime should try again later.
+func TestAllowed(t *testing.T) {
+	for allowed, run := range map[string]string{
+		"table-at-failure": checksFor(nil), "socket-listed": checksFor(nil), "busy-at-once": "^(basic|parallel)/|^leak/(add-del|churn)$",
+	} {
+		t.Run(allowed, func(t *testing.T) {
+			t.Parallel()
+			noted := ""
+			for _, r := range judgedBy(t, planted(allowed), "1.1.0", run).Results {
+				if r.Outcome.Bad() {
+					t.Errorf("%s: %s: %s", r.Check, r.Outcome, strings.Join(r.Seen, "\n"))
+				}
+				noted += strings.Join(r.Notes, "\n")
+			}
+			if allowed == "busy-at-once" && !strings.Contains(noted, "to try again later; the suite did that") {
+				t.Errorf("no check met a busy plugin: %s", noted)
+			}
+		})
+	}
+}
+
+// CHECK and GC are not called, nor judged, where the list forbids them.
+func TestForbidden(t *testing.T) {
+	t.Parallel()
+	second := strings.Replace(planted("gc-removes-everything"), "{", `{"chained": true, `, 1)
+	keys := `], "disableCheck": true, "disableGC": true, "others": [` // in the list, behind its plugins
+	judged := 0
+	for _, r := range judgedBy(t, planted("check-always-fails")+", "+second+keys, "1.1.0", checksFor(nil)).Results {
+		forbidden := strings.HasPrefix(r.Check, "gc/") || strings.HasPrefix(r.Check, "check/") || r.Check == "chain/check"
+		if said := strings.Join(r.Seen, "\n"); r.Outcome.Bad() || forbidden && r.Outcome != Unsupported {
+			t.Errorf("%s: %s: %s", r.Check, r.Outcome, said)
+		} else if strings.Contains(said, "runtimes must not call") {
+			judged++
+		}
+	}
+	if judged < 15 {
+		t.Errorf("only %d checks are refused for the list's keys", judged)
+	}
+}
+
 // A plugin may refuse a name of 15 bytes: the specification only wants an error then.
 func TestShortNames(t *testing.T) {
 	t.Parallel()

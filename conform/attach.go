@@ -7,6 +7,7 @@ import (
 	"maps"
 	"regexp"
 	"sync"
+	"time"
 )
 
 // Attachment is what a runtime knows of one interface of one container.
@@ -157,7 +158,8 @@ func (t *T) newAttachments(n int) []*Attachment {
 	return all
 }
 
-// beside calls do for all attachments at once, and returns the answers.
+// beside calls do for all attachments at once, and returns the answers. Where a plugin answers that the runtime should try again later, beside
+// does that once the others have ended, one after the other.
 func (t *T) beside(all []*Attachment, do func(*Attachment) (Answer, error)) []Answer {
 	answers, errs := make([]Answer, len(all)), make([]error, len(all))
 	t.queue = newQueue(t.ctx, t.suite.Timeout)
@@ -169,6 +171,20 @@ func (t *T) beside(all []*Attachment, do func(*Attachment) (Answer, error)) []An
 	t.queue.close()
 	t.queue = nil
 	t.must(errors.Join(errs...))
+	again := 0
+	for i, end := 0, time.Now().Add(t.suite.Timeout); i < len(all); i++ {
+		if answers[i].later() {
+			again++
+		}
+		for answers[i].later() && time.Now().Before(end) {
+			time.Sleep(poll)
+			answers[i], errs[i] = do(all[i])
+			t.must(errs[i])
+		}
+	}
+	if again > 0 {
+		t.Notef("at once with others, %d of %d calls were answered with error 11, to try again later; the suite did that", again, len(all))
+	}
 	return answers
 }
 

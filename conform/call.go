@@ -66,6 +66,12 @@ func (a Answer) Failure() (*Error, error) {
 	return &e, nil
 }
 
+// later reports whether a plugin failed for a time only: the runtime should try again later (CNI 1.1, section 5, "Error": code 11).
+func (a Answer) later() bool {
+	e, err := a.Failure()
+	return a.Exit > 0 && err == nil && e.Code == 11
+}
+
 // unsupported reports whether a plugin failed because the kernel lacks something (EOPNOTSUPP), such as a sort of link.
 func (a Answer) unsupported() bool {
 	return a.Exit > 0 && strings.Contains(strings.ToLower(string(a.Stdout)), syscall.EOPNOTSUPP.Error())

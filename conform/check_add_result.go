@@ -1,6 +1,7 @@
 package conform
 
 import (
+	"errors"
 	"net"
 	"os"
 	"slices"
@@ -82,18 +83,16 @@ func (t *T) judgeTruth(a *Attachment, r *result) {
 }
 
 // noInterface judges an ADD that made no interface with the name that it was given. If the plugins make none at all, as loopback does, the check
-// ends: there is nothing that it could be about.
+// ends: there is nothing that it could be about. The links that a fresh network namespace has are the kernel's: lo, and those of tunnels such as tunl0, if
+// the kernel has their modules (sysctl net.core.fb_tunnels_only_for_init_net).
 func (t *T) noInterface(a *Attachment) {
-	var others []string
-	t.must(a.Pod.Do(func() error {
-		all, err := oracle.List(netlink.LinkList)
-		for _, l := range all {
-			if name := l.Attrs().Name; name != "lo" {
-				others = append(others, name)
-			}
-		}
-		return err
-	}))
+	fresh, err := t.Node.Pod()
+	t.must(err)
+	own, err := fresh.links()
+	t.must(errors.Join(err, fresh.Remove()))
+	others, err := a.Pod.links()
+	t.must(err)
+	others = slices.DeleteFunc(others, func(name string) bool { return slices.Contains(own, name) })
 	if len(others) == 0 {
 		t.Unsupportedf("the plugins make no interface in the network namespace")
 	}
@@ -160,7 +159,7 @@ func (t *T) judgeHost(r *result) {
 		return err
 	}))
 	for _, one := range r.Interfaces {
-		if one.Sandbox != "" {
+		if one.Sandbox != "" || one.Socket != "" {
 			continue
 		}
 		switch mac, ok := has[one.Name]; {

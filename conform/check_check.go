@@ -1,6 +1,7 @@
 package conform
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -82,12 +83,15 @@ func (t *T) checkAfter(hurt func(*T, *Attachment, *result, *podLink) damage) {
 
 // maker names the plugin of the list whose result is the first that has something; the list's first plugin if no result has it.
 func (t *T) maker(a *Attachment, has func(*result) bool) string {
-	for i, raw := range a.steps {
-		if r, err := readResult(raw); err == nil && has(r) {
-			return t.list().Plugins[i].Type
-		}
-	}
-	return t.list().Plugins[0].Type
+	return t.list().Plugins[t.makerOf(a, has)].Type
+}
+
+// makerOf is maker by the plugin's place in the list.
+func (t *T) makerOf(a *Attachment, has func(*result) bool) int {
+	return max(0, slices.IndexFunc(a.steps, func(raw json.RawMessage) bool {
+		r, err := readResult(raw)
+		return err == nil && has(r)
+	}))
 }
 
 // blame says which plugin is at fault if CHECK of another one fails because of what a later plugin has made of the result; "" if none is.

@@ -54,6 +54,13 @@ var gcChecks = []Check{
 	},
 }
 
+// collectable ends the check if the list forbids GC.
+func (t *T) collectable() {
+	if t.list().DisableGC {
+		t.Unsupportedf(`the list has "disableGC": runtimes must not call GC`)
+	}
+}
+
 // GC executes GC of all plugins, whatever they answer, as a runtime does. valid are the
 // attachments that the runtime still knows (CNI 1.1, section 3, "Garbage-collecting a network"). GC
 // returns the first answer that is no success or, if all plugins succeed, the last answer.
@@ -85,6 +92,7 @@ func (t *T) wantGC(valid ...*Attachment) {
 }
 
 func gcNothing(t *T) {
+	t.collectable()
 	t.wantGC()
 	a := t.Attached()
 	t.wantGC(a)
@@ -92,7 +100,9 @@ func gcNothing(t *T) {
 }
 
 func gcSparesListed(t *T) {
+	t.collectable()
 	t.Warm()
+	t.wantGC() // which may remove what the first pod has left
 	a := t.Attached()
 	before := t.standing(a)
 	t.wantGC(a)
@@ -101,6 +111,7 @@ func gcSparesListed(t *T) {
 }
 
 func gcOtherNetwork(t *T) {
+	t.collectable()
 	a := t.NewAttachment()
 	a.Keys = map[string]any{"name": t.list().Name + "-other"}
 	if got := t.Add(a); !got.OK() {
@@ -113,7 +124,9 @@ func gcOtherNetwork(t *T) {
 }
 
 func gcKey(t *T) {
+	t.collectable()
 	t.Warm()
+	t.wantGC() // which may remove what the first pod has left
 	a := t.Attached()
 	before := t.standing(a)
 	for i := range t.list().Plugins {
@@ -128,6 +141,7 @@ func gcKey(t *T) {
 }
 
 func gcSilent(t *T) {
+	t.collectable()
 	for i := range t.list().Plugins {
 		if got := t.Exec(t.networkCall("GC", i, validKeys(nil))); got.OK() {
 			t.wantSilent(got)
@@ -138,6 +152,7 @@ func gcSilent(t *T) {
 // gcUnlisted ends the pod's network namespace before GC: plugins may assume that the namespace of an
 // attachment that is not listed has ended.
 func gcUnlisted(t *T) {
+	t.collectable()
 	t.needSecondPod()
 	t.Warm()
 	listed := t.Attached()
@@ -148,6 +163,7 @@ func gcUnlisted(t *T) {
 }
 
 func gcEmptyList(t *T) {
+	t.collectable()
 	before := t.Warm()
 	t.Orphan()
 	t.wantGC()
@@ -157,6 +173,7 @@ func gcEmptyList(t *T) {
 // gcContinues has three stale attachments. Two of them are broken, each in a way of its own. The check
 // looks only for things of the third attachment. The plugins may answer that GC failed.
 func gcContinues(t *T) {
+	t.collectable()
 	t.needSecondPod()
 	t.Warm()
 	var broken []*Attachment
@@ -184,6 +201,7 @@ func gcContinues(t *T) {
 }
 
 func gcDelegated(t *T) {
+	t.collectable()
 	s := t.standInFor("GC")
 	c := t.networkCall("GC", s.plugin, validKeys(nil))
 	c.Path = s.path

@@ -29,7 +29,7 @@ var limitChecks = []Check{
 		Needs: []string{"add/error-form", "leak/add-del"}, run: limitsBadIfname, usual: true,
 	},
 	{
-		Name: "limits/network-name", Level: Must, Spec: "CNI 1.1.0, section 1, Configuration format: name",
+		Name: "limits/network-name", Level: Must, Spec: "CNI 1.1.0, section 1, Configuration format: name (that nothing is left should; that 62 bytes are taken is the suite's own)",
 		Says:  "a network's name may have every character that is allowed",
 		Needs: []string{"leak/add-del"}, run: limitsNetworkName,
 	},
@@ -45,7 +45,7 @@ var limitChecks = []Check{
 	},
 }
 
-// cycle executes ADD and DEL of an unusual attachment. Both have to succeed, and to leave
+// cycle executes ADD and DEL of an unusual attachment. Both have to succeed, and should leave
 // nothing.
 func (t *T) cycle(a *Attachment, what string) {
 	before := t.Seen()
@@ -55,7 +55,7 @@ func (t *T) cycle(a *Attachment, what string) {
 		return
 	}
 	t.wantDel(a, "DEL "+what)
-	t.WantNothingNew(before, "ADD and DEL "+what)
+	t.as(Should, func() { t.WantNothingNew(before, "ADD and DEL "+what) })
 }
 
 func limitsContainerID(t *T) {
@@ -87,7 +87,7 @@ func limitsContainerID(t *T) {
 		t.Failf("DEL of container %s deleted %s of container %s", first.ID, second.Ifname, second.ID)
 	}
 	t.wantDel(second, "DEL of container "+second.ID)
-	t.WantNothingNew(before, "ADD and DEL of two containers with ids of 64 digits")
+	t.as(Should, func() { t.WantNothingNew(before, "ADD and DEL of two containers with ids of 64 digits") })
 }
 
 func limitsBadContainerID(t *T) {
@@ -120,7 +120,7 @@ func limitsIfname(t *T) {
 		t.noInterface(a)
 	}
 	t.wantDel(a, "DEL of interface "+a.Ifname)
-	t.WantNothingNew(before, "ADD and DEL of interface "+a.Ifname)
+	t.as(Should, func() { t.WantNothingNew(before, "ADD and DEL of interface "+a.Ifname) })
 }
 
 // limitsBadIfname asks for names that the kernel gives to no interface: an ADD that succeeds has made one of another name.
@@ -146,15 +146,18 @@ func limitsNetworkName(t *T) {
 		t.Unsupportedf("the plugins attach only in networks whose names they know: %s", got)
 	}
 	t.wantDel(plain, "DEL of network conform")
-	a := t.NewAttachment()
-	name := "0aZ_.-" + strings.Repeat("conform", 8)
-	a.Keys = map[string]any{"name": name}
-	t.cycleNamed(a, name)
+	every := "0aZ_.-conform"
+	t.cycleNamed(every)
+	if t.outcome == "" {
+		t.as(Own, func() { t.cycleNamed(every + strings.Repeat("-conform", 6) + "7") }) // 62 bytes
+	}
 }
 
 // cycleNamed is cycle in the network of that name. An ADD and a DEL of another pod come first, so
 // that folders and chains that belong to the network itself may stay.
-func (t *T) cycleNamed(a *Attachment, name string) {
+func (t *T) cycleNamed(name string) {
+	a := t.NewAttachment()
+	a.Keys = map[string]any{"name": name}
 	first := *a
 	first.ID, first.Pod = a.ID+"-first", t.NewPod()
 	if got := t.Add(&first); !got.OK() {
@@ -173,7 +176,7 @@ func keysUnknown(t *T) {
 	got := t.Add(a)
 	if got.OK() {
 		t.wantDel(a, "DEL with an unknown key")
-		t.WantNothingNew(before, "ADD and DEL with an unknown key")
+		t.as(Should, func() { t.WantNothingNew(before, "ADD and DEL with an unknown key") })
 		return
 	}
 	switch e := t.wantError(got, "ADD with an unknown key"); {
@@ -186,7 +189,7 @@ func keysUnknown(t *T) {
 	a.Keys = maps.Clone(a.Keys)
 	delete(a.Keys, key)
 	t.Del(a)
-	t.WantNothingNew(before, "ADD with an unknown key, which was refused")
+	t.as(Should, func() { t.WantNothingNew(before, "ADD with an unknown key, which was refused") })
 }
 
 func argsIgnoreUnknown(t *T) {

@@ -35,6 +35,8 @@ type Options struct {
 
 	Progress func(Result)        // called with each result as it comes; may be nil
 	Repeat   func(string) string // returns the command that repeats the checks whose names match a pattern; may be nil
+
+	born func() error // of tests: called in the network namespace of each new pod, for what another kernel puts there; may be nil
 }
 
 // The values that zero values of Options stand for.

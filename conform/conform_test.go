@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/conform/internal/trial"
+	"github.com/vishvananda/netlink"
 )
 
 var must = trial.Must
@@ -74,6 +75,7 @@ func build(dir string) error {
 type order struct {
 	Conf, StateDir, HookDir, Run string
 	Timeout                      time.Duration
+	Tunnel                       bool     // each pod has a tunnel's link from its beginning, as some kernels give one
 	Open                         []string // if any: only say which of these files can be opened to be written
 }
 
@@ -93,6 +95,11 @@ func judge(what string) error {
 		BinDir: filepath.Dir(o.Conf), Conf: o.Conf, StateDirs: []string{o.StateDir}, HookDir: o.HookDir,
 		Timeout: o.Timeout, Grace: 300 * time.Millisecond, Points: 5, Churn: 60,
 		Repeat: func(run string) string { return "conform --run '" + run + "'" },
+	}
+	if o.Tunnel {
+		opts.born = func() error { // tunl0 needs a module; any link does
+			return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "tunl0"}})
+		}
 	}
 	if o.Run != "" {
 		opts.Run = regexp.MustCompile(o.Run)
@@ -120,6 +127,7 @@ func judgedBy(t *testing.T, plugins string, version, run string, hooks ...string
 		}
 	}
 	o := order{Conf: filepath.Join(dir, "bin/net.conflist"), StateDir: filepath.Join(dir, "state"), Run: run, Timeout: DefaultTimeout}
+	o.Tunnel = strings.Contains(plugins, program("linkless")) // which has no other link
 	if len(hooks) > 0 {
 		o.HookDir = hooks[0]
 	}

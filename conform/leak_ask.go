@@ -13,7 +13,10 @@ var askChecks = []Check{
 func leakQuestions(t *T) {
 	empty := t.Seen()
 	a := t.Attached()
-	verbs := []string{"CHECK", "VERSION"}
+	verbs := []string{"VERSION"}
+	if !t.list().DisableCheck {
+		verbs = append(verbs, "CHECK")
+	}
 	if t.Version == "1.1.0" {
 		verbs = append(verbs, "STATUS")
 	}

@@ -19,6 +19,7 @@ type List struct {
 	Plugins []Plugin
 
 	DisableCheck bool // runtimes must not call CHECK
+	DisableGC    bool // nor GC
 }
 
 // Plugin is a plugin of a list.
@@ -49,6 +50,7 @@ func parseList(raw []byte) (*List, error) {
 		Plugins []map[string]json.RawMessage `json:"plugins"`
 
 		DisableCheck any `json:"disableCheck"` // true, or in lists for CNI 0.4.0 the string "true"
+		DisableGC    any `json:"disableGC"`
 	}
 	if err := json.Unmarshal(raw, &file); err != nil {
 		return nil, fmt.Errorf("no network configuration list: %w", err)
@@ -61,7 +63,8 @@ func parseList(raw []byte) (*List, error) {
 	case len(file.Plugins) == 0:
 		return nil, errors.New(`"plugins" is missing or empty: a list is needed, not a single plugin's configuration; put that into {"name": ..., "cniVersion": ..., "plugins": [ ]}`)
 	}
-	l := &List{Name: file.Name, Version: file.Version, DisableCheck: file.DisableCheck == true || file.DisableCheck == "true"}
+	set := func(value any) bool { return value == true || value == "true" }
+	l := &List{Name: file.Name, Version: file.Version, DisableCheck: set(file.DisableCheck), DisableGC: set(file.DisableGC)}
 	for i, keys := range file.Plugins {
 		p := Plugin{Keys: keys}
 		if err := json.Unmarshal(keys["type"], &p.Type); err != nil || p.Type == "" {

@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"sync/atomic"
 
+	"github.com/berth-net/berth/conform/oracle"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -28,6 +30,11 @@ func (n *Node) Pod() (*Pod, error) {
 	fd, err := newNetns()
 	if err != nil {
 		return nil, err
+	}
+	if born := n.suite.born; born != nil {
+		if err := inside(fd, born); err != nil {
+			return nil, errors.Join(err, unix.Close(fd))
+		}
 	}
 	p := &Pod{fd: fd, Path: filepath.Join(netnsDir, fmt.Sprintf("pod-%d", podNumber.Add(1)))}
 	if err := os.WriteFile(p.Path, nil, 0o400); err != nil {
@@ -56,7 +63,19 @@ func (p *Pod) Remove() error {
 	return errors.Join(unix.Unmount(p.Path, unix.MNT_DETACH), os.Remove(p.Path), unix.Close(fd))
 }
 
-// newNetns makes a network namespace without any link but lo, which is down.
+// links returns the names of the pod's links.
+func (p *Pod) links() (names []string, err error) {
+	err = p.Do(func() error {
+		all, err := oracle.List(netlink.LinkList)
+		for _, l := range all {
+			names = append(names, l.Attrs().Name)
+		}
+		return err
+	})
+	return names, err
+}
+
+// newNetns makes a network namespace without any link but the kernel's own, which are down: lo, and perhaps those of tunnels.
 func newNetns() (fd int, err error) {
 	done := make(chan struct{})
 	go func() {

@@ -56,6 +56,7 @@ const Version = "0.2.0"
 
 // Parameters are what a run was given.
 type Parameters struct {
+	BinDir    string        `json:"binDir"`        // the folder of the plugins' programs
 	Run       string        `json:"run,omitempty"` // which checks, by a regular expression; "": all
 	Others    []string      `json:"otherConfs,omitempty"`
 	StateDirs []string      `json:"stateDirs"`

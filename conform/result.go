@@ -27,7 +27,8 @@ type result struct {
 type iface struct {
 	Name    string `json:"name"`
 	MAC     string `json:"mac"`
-	Sandbox string `json:"sandbox"` // "": on the host
+	Sandbox string `json:"sandbox"`    // "": on the host
+	Socket  string `json:"socketPath"` // since 1.1.0; such an interface need not be one of the kernel's
 }
 
 type ip struct {

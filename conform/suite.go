@@ -103,7 +103,7 @@ func (o *Options) fill() {
 // parameters returns what the report says of the options.
 func (s *suite) parameters() Parameters {
 	p := Parameters{
-		Others: s.Others, StateDirs: s.StateDirs, HookDir: s.HookDir, Ifname: s.Ifname,
+		BinDir: s.BinDir, Others: s.Others, StateDirs: s.StateDirs, HookDir: s.HookDir, Ifname: s.Ifname,
 		Timeout: s.Timeout, Grace: s.Grace, Points: s.Points, Churn: s.Churn, Times: s.Times,
 	}
 	if s.Run != nil {

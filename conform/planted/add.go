@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -41,6 +42,9 @@ func (c *call) add() (any, error) {
 	}
 	defer pod.Close()
 	if err := c.vacant(pod); err != nil {
+		if c.fault("table-at-failure") {
+			err = errors.Join(err, setUpTable())
+		}
 		return nil, err
 	}
 	old, err := c.find()
@@ -179,6 +183,8 @@ func (c *call) result(l *lease, pod *os.File) (any, error) {
 		ours["mtu"] = 1300
 	case c.fault("priority-lied") && c.Version == "1.1.0":
 		def["priority"] = 77
+	case c.fault("socket-listed") && c.Version == "1.1.0": // that of a vhost-user interface, which the kernel has not
+		out["interfaces"] = []object{host, ours, {"name": "vhost0", "socketPath": "/run/planted-vhost"}}
 	case c.fault("wrong-version"):
 		out["cniVersion"] = "0.3.1"
 	case c.fault("result-without-interfaces"):

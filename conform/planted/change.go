@@ -19,6 +19,7 @@ var changes = map[string]func(link netlink.Link, pod int) error{
 	"alias-changed":   func(l netlink.Link, pod int) error { return netlink.LinkSetAlias(l, "pod "+strconv.Itoa(pod)) },
 	"altname-left":    func(l netlink.Link, pod int) error { return netlink.LinkAddAltName(l, "uplink-of-"+strconv.Itoa(pod)) },
 	"promisc-changed": func(l netlink.Link, pod int) error { return promisc(l, l.Attrs().RawFlags&unix.IFF_PROMISC == 0) },
+	"qdisc-changed":   fifo,
 	"uplink-enslaved": enslave,
 	"link-sysctl-changed": func(l netlink.Link, pod int) error {
 		return sysctl("ipv4/conf/"+l.Attrs().Name+"/medium_id", pod)
@@ -36,6 +37,12 @@ func promisc(l netlink.Link, on bool) error {
 		return netlink.SetPromiscOn(l)
 	}
 	return netlink.SetPromiscOff(l)
+}
+
+// fifo is `tc qdisc replace dev LINK root pfifo` or, with every other pod, bfifo.
+func fifo(l netlink.Link, pod int) error {
+	q := &netlink.GenericQdisc{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Parent: netlink.HANDLE_ROOT}, QdiscType: []string{"pfifo", "bfifo"}[pod%2]}
+	return netlink.QdiscReplace(q)
 }
 
 // enslave gives eth1 another master with each pod, one of two bridges.

@@ -3,6 +3,9 @@ package main
 import (
 	"errors"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -123,12 +126,26 @@ func (c *call) delByAddress() error {
 	return nil
 }
 
+// collectFiles removes the files of attachments that are detached, which DEL has left.
+func collectFiles(dir string, attached []lease) {
+	files, _ := filepath.Glob(filepath.Join(dir, "result-*")) // the pattern is one
+	for _, path := range files {
+		id := strings.TrimPrefix(filepath.Base(path), "result-")
+		if !slices.ContainsFunc(attached, func(l lease) bool { return l.ID == id }) {
+			_ = os.Remove(path) // the next GC tries again
+		}
+	}
+}
+
 // gc undoes all attachments that the runtime does not list as valid (CNI 1.1, section 2, GC). It goes on
 // after an error.
 func (c *call) gc() error {
 	all, err := c.leases()
 	if err != nil || c.fault("gc-ignores") {
 		return err
+	}
+	if c.fault("file-left-until-gc") {
+		collectFiles(c.StateDir, all)
 	}
 	valid := map[attachment]bool{}
 	listed := *c.Valid

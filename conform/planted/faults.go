@@ -19,7 +19,7 @@ import (
 func (c *call) plant(l *lease) {
 	var err error
 	switch c.wrong {
-	case "file-left": // a cache of the result
+	case "file-left", "file-left-until-gc": // a cache of the result
 		err = os.WriteFile(filepath.Join(c.StateDir, "result-"+c.id), nil, 0o600)
 	case "second-link-left": // such as an ifb for shaping
 		err = netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "s" + l.Link[1:]}})

@@ -42,6 +42,11 @@ func (c *call) lock() (unlock func(), err error) {
 	if err != nil {
 		return nil, fail(codeIO, "opening the state folder: %w", err)
 	}
+	if c.fault("busy-at-once") {
+		if err := busy(dir); err != nil {
+			return nil, err
+		}
+	}
 	if c.fault("broken-at-once") {
 		if err := breakAtOnce(dir); err != nil {
 			return nil, err

@@ -21,6 +21,7 @@ var remains = map[string]func(c *call) error{
 	"lib-file-left":      func(c *call) error { return leaveFile("/var/lib/planted/" + c.id) },
 	"tmp-file-left":      func(c *call) error { return leaveFile("/tmp/planted-" + c.id) },
 	"mount-left":         leaveMount,
+	"socket-left":        listenFor,
 	"process-left":       func(*call) error { return leaveProcess() },
 	"pod-process-left":   leavePodProcess,
 	"shared-memory-left": func(c *call) error { return shared(unix.SYS_SHMGET, uintptr(c.number()+1), 4096, unix.IPC_CREAT|0o600) },

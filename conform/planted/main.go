@@ -34,6 +34,7 @@ const (
 	codeIO        = 5
 	codeDecode    = 6
 	codeConfig    = 7
+	codeLater     = 11
 	codeAway      = 50
 	codeOurs      = 100 // the first code that the specification leaves to plugins
 	codeExists    = codeOurs + 1
@@ -53,6 +54,12 @@ func fail(code uint, format string, args ...any) error {
 }
 
 func main() {
+	if os.Getenv(listenerEnv) != "" {
+		if err := listen(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		os.Exit(1)
+	}
 	c, err := read(os.Stdin)
 	var answer any
 	if err == nil {

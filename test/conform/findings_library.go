@@ -15,7 +15,7 @@ var ofLibrary = []finding{
 	},
 	{
 		name: "netns-file", plugin: "all plugins", title: "DEL fails if a plain file is where the network namespace was",
-		text:     "If the mount of the network namespace is gone and its file is not, as after an unmount whose file nobody removed, ns.GetNS fails with `unknown FS magic`, and the plugins pass that on. DEL succeeds if the path is gone. bridge and those that have it make the network do not even free the address. The pod can never be removed until somebody removes the file. DEL should succeed without a network namespace (CNI 1.1.0, section 2, DEL); that a file may be in its place is the suite's own.",
+		text:     "If the mount of the network namespace is gone and its file is not, as after an unmount whose file nobody removed, ns.GetNS fails with `unknown FS magic`, and the plugins pass that on. DEL succeeds if the path is gone. bridge, and the plugins that delegate to bridge, do not even free the address. The pod can never be removed until somebody removes the file. DEL should succeed without a network namespace (CNI 1.1.0, section 2, DEL); that a file may be in its place is the suite's own.",
 		upstream: "plugins#685 was about a path that is gone.",
 		shows:    []sight{{"del/netns-not-one", nil}},
 	},

@@ -23,7 +23,7 @@ func head(w io.Writer, versions []string, judged []judgement) {
 	fmt.Fprintf(w, `# Conformance
 
 Written by `+"`make conform`"+`, which runs [`+"`berth conform`"+`](../conform/README.md) on %d lists: Berth's own modes, the
-reference plugins, Multus and flannel's plugin. %s of the suite, with %d checks; %s; Linux %s, %s.
+reference plugins, Multus and flannel's plugin. It is of %s of the suite, with %d checks; %s; Linux %s, %s.
 
 [The lists](#the-lists) say how each one fares, and which faults it has; [the checks](#the-checks) say which of them a list does not
 pass; and each of [the findings](#the-findings) has a recipe that shows it by hand, without `+"`berth conform`"+`. A test runs each recipe.

@@ -34,7 +34,7 @@ func TestPage(t *testing.T) {
 	var text strings.Builder
 	nettest.Must(t, page(&text, []string{"ours 1", "theirs 2"}, judged, explain(judged)))
 	for _, want := range []string{
-		"flannel's plugin. version 0.9.0 of the suite, with 6 checks; ours 1; theirs 2; Linux 6.0, ",
+		"flannel's plugin. It is of version 0.9.0 of the suite, with 6 checks; ours 1; theirs 2; Linux 6.0, ",
 		"| ptp | [a pair](../test/conform/lists/ptp.conflist) | 2 | 1 | 2 | 0 | 0 | 1 | [masquerade-left](#masquerade-left) |\n",
 		"| vlan | [](../test/conform/lists/vlan.conflist) | | | | | | | unsupported: see below |\n",
 		"\n- vlan: no vlan here\n\nNot judged in this run: berth-macvlan, berth-bridge, ",
