@@ -107,3 +107,29 @@ func TestForeignInVLAN(t *testing.T) {
 		t.Errorf("the bridge knows %s: %v", out, err)
 	}
 }
+
+// A port whose bridge has gone leads to the node itself: it is down until the bridge is back.
+func TestBridgeGoes(t *testing.T) {
+	f := newFixture(t)
+	pod, h := f.taken(1)
+	nettest.Ping(t, pod, lan4)
+	f.do("ip link del br0")
+	if p := f.show(h); !p.Up || p.Link.Master != 0 {
+		t.Fatalf("the kernel leaves the port %+v", p)
+	}
+	for range 2 { // sweeps
+		if err := f.verify(h); !errors.Is(err, hold.ErrChanged) || !strings.Contains(err.Error(), "no bridge br0") {
+			t.Errorf("Verify says %v", err)
+		}
+		if err := f.kind.Acquire(t.Context(), h); !errors.Is(err, kernel.ErrNotFound) {
+			t.Errorf("Acquire says %v", err)
+		}
+		if p := f.show(h); p.Index == 0 || p.Up {
+			t.Errorf("the port is %+v", p)
+		}
+	}
+	f.do("ip link add br0 type bridge", "ip link set uplink master br0", "ip link set br0 up")
+	f.take(h)
+	must(t, f.verify(h))
+	nettest.Ping(t, pod, lan4)
+}

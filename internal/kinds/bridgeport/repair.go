@@ -14,9 +14,13 @@ import (
 
 // repair brings a whole port back to what its spec says: name, alias, MAC, bridge, how the bridge treats it, group, and up. A port that was cut off although
 // its owner is wanted comes back, unless ctx has ended: the engine ends ctx before it cuts a hold off, and waits until Acquire has returned.
+// A bridge that goes leaves its ports up, and then what the pod sends would reach the node itself: until the bridge is back, repair has the port down.
 func (p *Ports) repair(ctx context.Context, s plan, l rtnl.Link) error {
 	b, err := p.Bridge(s.Bridge)
 	if err != nil {
+		if l.Master == 0 && l.Up {
+			err = errors.Join(err, p.Conn.Do(rtnl.SetLinkAt(l.Index, rtnl.Down())))
+		}
 		return err
 	}
 	if err := ctx.Err(); l.Group == s.groups().Cut() && err != nil {
