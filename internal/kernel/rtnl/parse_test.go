@@ -33,6 +33,7 @@ func FuzzParse(f *testing.F) {
 		parseBridge(b)
 		parsePort(b)
 		parsePortMAC(b)
+		parseVLANs(b)
 		for _, typ := range []uint16{unix.NLMSG_ERROR, unix.NLMSG_DONE} {
 			parseError(syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: typ, Flags: flags}, Data: b})
 		}
@@ -73,6 +74,28 @@ func TestVLANMessages(t *testing.T) {
 	data := within(info, unix.IFLA_INFO_DATA)
 	if !isSet(within(data, 7)) || uint16Of(within(data, 39)) != 20 { // IFLA_BR_VLAN_FILTERING, IFLA_BR_VLAN_DEFAULT_PVID
 		t.Errorf("the bridge's attributes are % x", data)
+	}
+}
+
+// A port's VLANs, and a VLAN's MAC, are those of a message of Linux 6.1, of a little-endian machine, after
+//
+//	bridge vlan add dev 4 vid 20-21
+//	bridge fdb add 02:00:00:00:01:00 dev 4 master static sticky vlan 20
+func TestParseVLANs(t *testing.T) {
+	port := []byte{unix.AF_BRIDGE, 0, 0, 0, 4, 0, 0, 0}
+	rest := []byte{5, 0, 3, 0, 3, 0, 0, 0, 5, 0, 6, 0, 1, 0, 0, 0} // of an entry: the port's state, and that of multicast
+	usual := slices.Concat([]byte{28, 0, 1, 128, 8, 0, 1, 0, 6, 0, 1, 0}, rest)
+	tagged := slices.Concat([]byte{36, 0, 1, 128, 8, 0, 1, 0, 0, 0, 20, 0, 6, 0, 2, 0, 21, 0, 0, 0}, rest)
+	got, err := parseVLANs(slices.Concat(port, usual, tagged))
+	if want := []VLAN{{ID: 1, PVID: true, Untagged: true}, {ID: 20}, {ID: 21}}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("the VLANs are %v, not %v: %v", got, want, err)
+	}
+	mac := make([]byte, unix.SizeofNdMsg)
+	mac[0], mac[4], mac[8], mac[10] = unix.AF_BRIDGE, 4, unix.NUD_NOARP, ntfSticky
+	mac = append(mac, 10, 0, unix.NDA_LLADDR, 0, 2, 0, 0, 0, 1, 0, 0, 0, 6, 0, unix.NDA_VLAN, 0, 20, 0, 0, 0)
+	p, err := parsePortMAC(mac)
+	if want := (PortMAC{MAC: "02:00:00:00:01:00", VLAN: 20, Index: 4, Static: true, Sticky: true}); err != nil || p != want {
+		t.Errorf("the MAC is %+v, not %+v: %v", p, want, err)
 	}
 }
 

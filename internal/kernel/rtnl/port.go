@@ -1,7 +1,9 @@
 package rtnl
 
 import (
+	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -149,4 +151,44 @@ func (v VLAN) body(index int) []byte {
 	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
 	spec.AddRtAttr(nl.IFLA_BRIDGE_VLAN_INFO, append(nl.Uint16Attr(flags), nl.Uint16Attr(v.ID)...))
 	return body(msg, spec)
+}
+
+// Constants of include/uapi/linux/if_bridge.h that x/sys/unix lacks.
+const (
+	sizeofBrVLANMsg   = 8
+	bridgeVLANDBEntry = 1 // of a message about VLANs: one VLAN, or a range of VLANs that are alike
+	entryInfo         = 1 // of an entry: struct bridge_vlan_info
+	entryRange        = 2 // of an entry: the last ID of a range
+	lastVLAN          = 4094
+)
+
+// PortVLANs lists the VLANs of the port with an index, which count while the bridge filters VLANs. If the kernel cannot filter VLANs, or is older
+// than Linux 5.6, the error is kernel.ErrUnsupported; if the link is no port, kernel.ErrInvalid.
+//
+//	bridge vlan show dev DEV
+func (c *Conn) PortVLANs(index int) ([]VLAN, error) {
+	msg := make([]byte, sizeofBrVLANMsg) // struct br_vlan_msg
+	msg[0] = unix.AF_BRIDGE
+	binary.NativeEndian.PutUint32(msg[4:], uint32(index))
+	r := Request{text: fmt.Sprint("bridge vlan show dev ", index), typ: unix.RTM_GETVLAN, body: msg}
+	parts, err := dump(c, r, func(b []byte) ([]VLAN, bool, error) {
+		all, err := parseVLANs(b)
+		return all, err == nil, err
+	})
+	return slices.Concat(parts...), err
+}
+
+// parseVLANs reads an RTM_NEWVLAN.
+func parseVLANs(b []byte) (all []VLAN, err error) {
+	err = attributes(b, sizeofBrVLANMsg, func(typ uint16, entry []byte) {
+		info := within(entry, entryInfo)
+		if typ != bridgeVLANDBEntry || len(info) < 4 {
+			return
+		}
+		flags, first := binary.NativeEndian.Uint16(info), binary.NativeEndian.Uint16(info[2:])
+		for id := first; id <= min(max(first, uint16Of(within(entry, entryRange))), lastVLAN); id++ {
+			all = append(all, VLAN{ID: id, PVID: flags&nl.BRIDGE_VLAN_INFO_PVID != 0, Untagged: flags&nl.BRIDGE_VLAN_INFO_UNTAGGED != 0})
+		}
+	})
+	return all, err
 }

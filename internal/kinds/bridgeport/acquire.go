@@ -114,7 +114,7 @@ func (p *Ports) create(ctx context.Context, owner hold.ID, pod *inside.Pod, s pl
 			err = hold.Unused(err)
 		}
 	}()
-	if err := p.mark(s, born.Index); err != nil {
+	if err := p.mark(s, b, born.Index); err != nil {
 		return err
 	}
 	var in rtnl.Link
@@ -154,7 +154,7 @@ func (p *Ports) taken(s *Spec, err error) error {
 
 // mark gives a new port its alias, its second name and its place on the bridge. The kernel takes none of them when it makes the link. Until then
 // MAC, name and group show whose the port is.
-func (p *Ports) mark(s plan, index int) error {
+func (p *Ports) mark(s plan, b rtnl.Bridge, index int) error {
 	errs := p.Conn.Each(
 		rtnl.SetLinkAt(index, rtnl.Alias(p.alias(s.Spec))),
 		rtnl.AddAltNameAt(index, stamp.AltName(s.Name)),
@@ -170,7 +170,7 @@ func (p *Ports) mark(s plan, index int) error {
 	if err := p.Conn.Do(rtnl.GetPort(index, &of)); err != nil {
 		return err
 	}
-	return p.guard(s, of)
+	return p.guard(s, b, of)
 }
 
 // stays returns an error if a new port must not come up: a deletion of its owner waits, nobody can tell, or the caller has left. A plugin that

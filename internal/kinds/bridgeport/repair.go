@@ -14,9 +14,13 @@ import (
 
 // repair brings a whole port back to what its spec says: name, alias, MAC, bridge, how the bridge treats it, group, and up. A port that was cut off although
 // its owner is wanted comes back, unless ctx has ended: the engine ends ctx before it cuts a hold off, and waits until Acquire has returned.
+// A bridge that goes leaves its ports up, and then what the pod sends would reach the node itself: until the bridge is back, repair has the port down.
 func (p *Ports) repair(ctx context.Context, s plan, l rtnl.Link) error {
 	b, err := p.Bridge(s.Bridge)
 	if err != nil {
+		if l.Master == 0 && l.Up {
+			err = errors.Join(err, p.Conn.Do(rtnl.SetLinkAt(l.Index, rtnl.Down())))
+		}
 		return err
 	}
 	if err := ctx.Err(); l.Group == s.groups().Cut() && err != nil {
@@ -41,7 +45,7 @@ func (p *Ports) repair(ctx context.Context, s plan, l rtnl.Link) error {
 	if err := p.Conn.Do(rtnl.GetPort(l.Index, &of)); err != nil {
 		return err
 	}
-	if err := p.guard(s, of); err != nil {
+	if err := p.guard(s, b, of); err != nil {
 		return err
 	}
 	var settings []rtnl.Setting
@@ -61,36 +65,6 @@ func (p *Ports) repair(ctx context.Context, s plan, l rtnl.Link) error {
 		return nil
 	}
 	return p.Conn.Do(rtnl.SetLinkAt(l.Index, settings...), rtnl.GetLinkAt(l.Index, &l)) // then the port's carrier is up to date, so that it passes frames
-}
-
-// guard has the bridge treat a port as its spec says, and know the pod's MAC behind the port.
-//
-//	bridge link set dev NAME learning off locked on guard on isolated on|off hairpin on|off
-//	bridge fdb add MAC dev NAME master static sticky
-func (p *Ports) guard(s plan, l rtnl.PortOf) error {
-	if l.Port != s.port() {
-		if err := p.Conn.Do(rtnl.SetPort(l.Index, s.port()), rtnl.GetPort(l.Index, &l)); err != nil {
-			return err
-		}
-		if !l.Locked {
-			return kernel.As(kernel.ErrUnsupported, errors.New("the kernel cannot lock a bridge's port to the pod's MAC: want Linux 5.18 or newer"))
-		}
-	}
-	err := p.Conn.Do(rtnl.SetPortMAC(l.Index, s.mac, false))
-	if !errors.Is(err, kernel.ErrExists) {
-		return err
-	}
-	var known rtnl.PortMAC
-	err = p.Conn.Do(rtnl.GetPortMAC(l.Master, s.mac, &known))
-	switch {
-	case err != nil && !errors.Is(err, kernel.ErrNotFound):
-		return err
-	case err == nil && known.Index == l.Index && known.Static && known.Sticky:
-		return nil
-	case err == nil && known.Index != l.Index && known.Static:
-		return fmt.Errorf("MAC %s is that of the node's link %d, another port of bridge %s or the bridge itself: %w", s.MAC, known.Index, s.Bridge, hold.ErrForeign)
-	}
-	return p.Conn.Do(rtnl.SetPortMAC(l.Index, s.mac, true)) // the bridge has learnt it from frames
 }
 
 // Restamp writes into a port's alias that the port is there for an ADD that began at start (CLOCK_BOOTTIME in nanoseconds). If the port is

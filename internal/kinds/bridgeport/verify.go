@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel"
@@ -13,7 +14,8 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// verify compares a port with its spec. It looks at the node alone, and so does a glance: each port costs three questions to the kernel.
+// verify compares a port with its spec. It looks at the node alone, and so does a glance: each port costs four questions to the kernel,
+// and one or two more if its bridge filters VLANs.
 func (p *Ports) verify(_ context.Context, h hold.Hold) error {
 	s, err := p.spec(h)
 	if err != nil {
@@ -98,15 +100,11 @@ func (p *Ports) onBridge(s *Spec, l rtnl.PortOf) (d []string, err error) {
 	if err != nil {
 		return d, err
 	}
-	var known rtnl.PortMAC
-	err = p.Conn.Do(rtnl.GetPortMAC(l.Master, want.mac, &known))
-	switch {
-	case err != nil && !errors.Is(err, kernel.ErrNotFound):
-		return d, err
-	case err != nil || known.Index != l.Index || !known.Static || !known.Sticky:
-		d = append(d, fmt.Sprintf("bridge %s does not know %s behind the port", s.Bridge, s.MAC))
+	known, err := p.inUse(want, b, l)
+	if i := slices.IndexFunc(known, func(k rtnl.PortMAC) bool { return !isOwn(k, l) }); i >= 0 {
+		d = append(d, fmt.Sprintf("bridge %s does not know %s behind the port%s", s.Bridge, s.MAC, inVLAN(known[i].VLAN)))
 	}
-	return d, nil
+	return d, err
 }
 
 // VerifyPod compares all of a port and of the pod's end with its spec, for CHECK. It returns what Verify returns. It ignores addresses and
