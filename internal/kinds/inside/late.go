@@ -2,7 +2,6 @@ package inside
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"sync"
 
@@ -70,20 +69,23 @@ func (p *Pod) Strip(l rtnl.Link) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	var rs []rtnl.Request
-	err = p.Conn.EachAddress(l.Index, false, func(a rtnl.Address) error {
-		if len(rs) >= Most {
-			return fmt.Errorf("the pod has more than %d of them on this interface, and the agent does not look at the rest", Most)
-		}
-		rs = append(rs, rtnl.DelAddress(a))
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	for _, err := range p.Conn.Each(rs...) {
-		if err != nil && !errors.Is(err, kernel.ErrNotFound) { // one may go with another
+	for more := true; more; { // however many the pod has added: the end of the context ends it
+		var rs []rtnl.Request
+		more = false
+		err = p.Conn.EachAddress(l.Index, false, func(a rtnl.Address) error {
+			if more = len(rs) >= Most; more {
+				return rtnl.ErrStop
+			}
+			rs = append(rs, rtnl.DelAddress(a))
+			return nil
+		})
+		if err != nil {
 			return err
+		}
+		for _, err := range p.Conn.Each(rs...) {
+			if err != nil && !errors.Is(err, kernel.ErrNotFound) { // one may go with another
+				return err
+			}
 		}
 	}
 	// GetLink makes the kernel bring the carrier up to date: before that the interface sends nothing.

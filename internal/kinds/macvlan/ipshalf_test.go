@@ -2,7 +2,9 @@ package macvlan_test
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/berth-net/berth/internal/hold"
@@ -60,6 +62,26 @@ func TestIPsHalfMade(t *testing.T) {
 			}
 			must(t, k.Acquire(t.Context(), ips), look(k, nil))
 		})
+	}
+}
+
+// A pod has more addresses on its interface than anybody looks at: all of them go.
+func TestStripMany(t *testing.T) {
+	f := newFixture(t)
+	_, ips := f.bare(hold.NewID(), 7)
+	pod, err := ips.Spec.(*macvlan.IPs).Netns.Open()
+	must(t, err)
+	defer pod.Close()
+	k := f.all.IPsKind()
+	must(t, k.Acquire(t.Context(), ips))
+	var lines strings.Builder
+	for i := range 3000 {
+		fmt.Fprintf(&lines, "addr add 10.0.%d.%d/32 dev net1\n", i>>8, i&255)
+	}
+	batch(t, pod, lines.String())
+	must(t, k.Cut(t.Context(), ips), k.Release(t.Context(), []hold.Hold{ips})[0])
+	if got := nettest.Snapshot(t, pod).Only("address").String(); strings.Contains(got, "dev net1") {
+		t.Errorf("the pod has\n%.300s", got)
 	}
 }
 

@@ -119,7 +119,6 @@ func TestManyInPod(t *testing.T) {
 
 // A pod makes the kernel's message about its macvlan, or about another interface, as long as it likes.
 func TestLongInPod(t *testing.T) {
-	f := newFixture(t)
 	names := func(link string) func(testing.TB, *ns.Netns) {
 		return func(t testing.TB, pod *ns.Netns) { nettest.SecondNames(t, pod, link, 480) } // about as many as the kernel allows, 64 KiB
 	}
@@ -139,8 +138,7 @@ func TestLongInPod(t *testing.T) {
 		"another one's MACs":         {macs("mine"), "too long"},
 	} {
 		t.Run(what, func(t *testing.T) {
-			f := *f
-			f.TB = t
+			f := newFixture(t)
 			pod := f.pod()
 			nettest.Run(t, pod, "ip link add other type veth peer name end") // before the owner's in the kernel's list
 			nettest.Run(t, pod, "ip link add link other name mine type macvlan mode bridge")
