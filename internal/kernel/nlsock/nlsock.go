@@ -15,9 +15,14 @@ import (
 )
 
 const (
-	// BufferSize, in bytes, holds the largest datagram of a dump: the kernel puts at
-	// most 32 KiB into one (netlink_dump in net/netlink/af_netlink.c).
+	// BufferSize, in bytes, holds the largest datagram of most dumps: the kernel puts at
+	// most 32 KiB into one (netlink_dump in net/netlink/af_netlink.c), unless one message
+	// alone is longer. Only messages about interfaces can be.
 	BufferSize = 32 << 10
+
+	// LongSize, in bytes, is what ReceiveLong takes. It holds an interface with all second
+	// names that the kernel lets it have (64 KiB), in a dump as well.
+	LongSize = 128 << 10
 
 	// timeout is how long Receive waits for an answer. The kernel answers before sendto
 	// returns, so a caller waits only if the kernel is broken, or if the socket had no room for the
@@ -29,9 +34,11 @@ const (
 // messages: a buffer of its own would be a quarter of all memory that an ADD and a DEL allocate.
 var buffers = sync.Pool{New: func() any { return new([BufferSize]byte) }}
 
-// ErrLong says that a message from the kernel is longer than BufferSize. A dump has no such message. A
-// single answer about an interface may be that long, because it tells all second names of the
-// interface.
+// longBuffers are those of ReceiveLong for what is longer than BufferSize.
+var longBuffers = sync.Pool{New: func() any { return new([LongSize]byte) }}
+
+// ErrLong says that a message from the kernel is longer than BufferSize or, with ReceiveLong, LongSize. A pod
+// can have an interface whose message is longer still: a macvlan tells all MACs that its mode source lets in.
 var ErrLong = errors.New("the kernel's answer is too long")
 
 var errSilent = errors.New("the kernel does not answer")
@@ -43,6 +50,7 @@ type Socket struct {
 	port uint32
 	to   unix.SockaddrNetlink // the kernel's address; x/sys writes into it at each call
 	buf  []byte
+	long *[LongSize]byte // what ReceiveLong has returned last is in it; nil: it is in buf
 	ctx  context.Context // the context that Until was given
 }
 
@@ -98,6 +106,7 @@ func (s *Socket) Close() {
 	unix.Close(s.fd)
 	buffers.Put((*[BufferSize]byte)(s.buf))
 	s.buf = nil
+	s.shorten()
 }
 
 // Fd returns the socket's file descriptor.
@@ -117,7 +126,23 @@ func (s *Socket) Send(out []byte) error {
 }
 
 // Receive returns one datagram from the kernel, valid until the next call.
-func (s *Socket) Receive() ([]byte, error) {
+func (s *Socket) Receive() ([]byte, error) { return s.receive(false) }
+
+// ReceiveLong is Receive for answers about interfaces, which can be longer than BufferSize. It looks first how
+// long the datagram is, which costs a system call: of what does not fit the kernel would throw the rest away,
+// and a dump cannot be asked again from there.
+func (s *Socket) ReceiveLong() ([]byte, error) { return s.receive(true) }
+
+// shorten gives the long buffer back.
+func (s *Socket) shorten() {
+	if s.long != nil {
+		longBuffers.Put(s.long)
+		s.long = nil
+	}
+}
+
+func (s *Socket) receive(long bool) ([]byte, error) {
+	s.shorten()
 	for begun := time.Now(); ; {
 		if err := context.Cause(s.ctx); err != nil {
 			return nil, err
@@ -127,7 +152,7 @@ func (s *Socket) Receive() ([]byte, error) {
 				return nil, err
 			}
 		}
-		n, from, err := unix.Recvfrom(s.fd, s.buf, unix.MSG_TRUNC)
+		buf, n, from, err := s.take(long)
 		switch sender, ok := from.(*unix.SockaddrNetlink); {
 		case err != nil && err != unix.EINTR && err != unix.EAGAIN:
 			return nil, os.NewSyscallError("recvfrom", err)
@@ -137,10 +162,30 @@ func (s *Socket) Receive() ([]byte, error) {
 			if time.Since(begun) >= timeout {
 				return nil, errSilent
 			}
-		case n > len(s.buf):
-			return nil, fmt.Errorf("%w: %d bytes, more than %d", ErrLong, n, len(s.buf))
+		case n > len(buf):
+			return nil, fmt.Errorf("%w: %d bytes, more than %d", ErrLong, n, len(buf))
 		default:
-			return s.buf[:n], nil
+			return buf[:n], nil
 		}
 	}
+}
+
+// take takes one datagram from the socket, whoever has sent it, into buf. n is its length, whether or not buf
+// had room for all of it.
+func (s *Socket) take(long bool) (buf []byte, n int, from unix.Sockaddr, err error) {
+	buf = s.buf
+	if long {
+		n, _, err := unix.Recvfrom(s.fd, nil, unix.MSG_PEEK|unix.MSG_TRUNC)
+		if err != nil {
+			return nil, 0, nil, err
+		}
+		if n > len(buf) {
+			if s.long == nil {
+				s.long = longBuffers.Get().(*[LongSize]byte)
+			}
+			buf = s.long[:]
+		}
+	}
+	n, from, err = unix.Recvfrom(s.fd, buf, unix.MSG_TRUNC)
+	return buf, n, from, err
 }

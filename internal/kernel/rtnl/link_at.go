@@ -79,6 +79,24 @@ func Rename(index int, name string) Request {
 	}
 }
 
+// Indices lists the indices of all links of the Conn's network namespace. It asks for their statistics, whose
+// messages are short: nobody can make the list of links itself unreadable for it. If links change meanwhile the error
+// may be kernel.ErrInterrupted, and an index may be missing or come twice.
+//
+//	ip stats show group link
+func (c *Conn) Indices() ([]int, error) {
+	const size = 12 // struct if_stats_msg: family, three bytes of padding, index, which statistics
+	msg := make([]byte, size)
+	msg[8] = 1 // IFLA_STATS_LINK_64
+	r := Request{text: "ip stats show group link", typ: unix.RTM_GETSTATS, body: msg}
+	return dump(c, r, func(b []byte) (int, bool, error) {
+		if len(b) < size {
+			return 0, false, fmt.Errorf("netlink message of %d bytes, less than %d", len(b), size)
+		}
+		return int(uint32Of(b[4:])), true, nil
+	})
+}
+
 func at(index int) *nl.IfInfomsg {
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Index = int32(index)

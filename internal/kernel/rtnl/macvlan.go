@@ -103,6 +103,22 @@ func SetMacvlanMode(index int, mode MacvlanMode) Request {
 	}
 }
 
+// FlushSources takes away the list of MACs that a macvlan, found by its index, hears in the mode source. Each MAC
+// makes the message about the macvlan longer, and nothing bounds the list. If the link is no macvlan the error is
+// kernel.ErrUnsupported; if its mode is another, kernel.ErrInvalid.
+//
+//	ip link set DEV type macvlan macaddr flush
+func FlushSources(index int) Request {
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(unix.IFLA_INFO_KIND, nl.NonZeroTerminated("macvlan"))
+	info.AddRtAttr(unix.IFLA_INFO_DATA, nil).AddRtAttr(nl.IFLA_MACVLAN_MACADDR_MODE, nl.Uint32Attr(nl.MACVLAN_MACADDR_FLUSH))
+	return Request{
+		text: fmt.Sprintf("ip link set %d type macvlan macaddr flush", index),
+		typ:  unix.RTM_NEWLINK,
+		body: body(at(index), info),
+	}
+}
+
 // Macvlan is a macvlan as the kernel shows it. Peer is its parent's index, in the network namespace that has
 // the NetnsID PeerNetns.
 type Macvlan struct {

@@ -22,6 +22,9 @@ type Request struct {
 // String returns the ip command that does the same.
 func (r Request) String() string { return r.text }
 
+// answersLong reports whether the kernel's answers may be longer than nlsock.BufferSize.
+func (r Request) answersLong() bool { return r.typ == unix.RTM_GETLINK }
+
 // body puts a message's parts together: its fixed header, then attributes.
 func body(parts ...nl.NetlinkRequestData) []byte {
 	var b []byte

@@ -56,9 +56,9 @@ func (s *socket) exchange(rs []Request) ([]error, error) {
 	if err := s.ask(rs, out); err != nil {
 		return nil, err
 	}
-	errs := make([]error, len(rs))
+	errs, long := make([]error, len(rs)), slices.ContainsFunc(rs, Request.answersLong)
 	for {
-		msgs, err := s.receive()
+		msgs, err := s.receive(long)
 		if err != nil {
 			return nil, err
 		}
@@ -104,7 +104,7 @@ func (s *socket) dump(r Request, each func(body []byte) error) (interrupted bool
 		return false, nil, err
 	}
 	for {
-		msgs, err := s.receive()
+		msgs, err := s.receive(r.answersLong())
 		if err != nil {
 			return false, nil, err
 		}
@@ -139,9 +139,13 @@ func (s *socket) append(out []byte, r Request, flags uint16) []byte {
 }
 
 // receive returns the messages of one datagram from the kernel. The messages are valid until the next
-// call.
-func (s *socket) receive() ([]syscall.NetlinkMessage, error) {
-	raw, err := s.Receive()
+// call. long says that they may be those of interfaces.
+func (s *socket) receive(long bool) ([]syscall.NetlinkMessage, error) {
+	next := s.Receive
+	if long {
+		next = s.ReceiveLong
+	}
+	raw, err := next()
 	if err != nil {
 		return nil, err
 	}

@@ -71,6 +71,9 @@ func (p *Ports) furnish(ctx context.Context, h hold.Hold) error {
 	if err == nil {
 		err = p.within(ctx, s, func(pod *inside.Pod, port, end rtnl.Link) error {
 			changed, err := pod.Supply(s.face(), end, func() error { return p.stays(ctx, h.Owner) })
+			if err != nil {
+				p.setFurnished(s.Name, 0)
+			}
 			if err != nil || !changed {
 				return err
 			}
@@ -100,8 +103,10 @@ func (p *Ports) settleIPs(ctx context.Context, h hold.Hold) error {
 	return p.awaitUse(ctx, s)
 }
 
-// verifyIPs looks whether the pods have their addresses, and no cut has taken them off the network. A glance enters no pod whose addresses this agent
-// has seen there, as long as the node has the same port as then: what else may happen to them happens inside the pod, which the next full look sees.
+// verifyIPs looks whether the pods have their addresses, no furnish has stopped half-way, and no cut has taken them off the network. What else is not
+// as furnish left it, such as a route or the state of the pod's end, is the pod's own business, and VerifyPod's. A glance enters no pod whose addresses
+// this agent has seen there, as long as the node has the same port as then: what else may happen to them happens inside the pod, which the next full
+// look sees.
 func (p *Ports) verifyIPs(ctx context.Context, look *hold.Look, hs []hold.Hold) []error {
 	return inside.Each(hs, func(h hold.Hold) error {
 		s, err := p.spec(h)
@@ -113,14 +118,17 @@ func (p *Ports) verifyIPs(ctx context.Context, look *hold.Look, hs []hold.Hold) 
 		}
 		err = p.within(ctx, s, func(pod *inside.Pod, port, end rtnl.Link) error {
 			p.setFurnished(s.Name, 0)
+			half, errHalf := pod.IsHalfSupplied(end)
 			missing, err := pod.MissingAddresses(s.face(), end.Index)
-			switch {
+			switch err = errors.Join(err, errHalf); {
 			case err != nil:
 				return err
 			case len(missing) > 0:
 				return fmt.Errorf("%w: no address %s", hold.ErrGone, missing[0])
 			case port.Group == s.groups().Cut():
 				return fmt.Errorf("%w: cut off (group %d)", hold.ErrChanged, port.Group)
+			case half:
+				return hold.ErrHalfMade
 			}
 			p.setFurnished(s.Name, port.Index)
 			return nil

@@ -43,7 +43,7 @@ func (p *Ports) ask(s *Spec, r rtnl.Request, l *rtnl.Link) (bool, error) {
 		p.see(s.Name, l.Index)
 		return true, nil
 	case err == nil, errors.Is(err, kernel.ErrNotFound), errors.Is(err, kernel.ErrInvalid), errors.Is(err, nlsock.ErrLong):
-		return false, nil // ErrInvalid: a kernel without second names. ErrLong: somebody else's link, with more second names than anybody reads
+		return false, nil // ErrInvalid: a kernel without second names. ErrLong: somebody else's link, which says more than anybody reads
 	}
 	return false, err
 }

@@ -18,7 +18,7 @@ func (p *Pod) Differences(f Face, l rtnl.Link) (d []string, err error) {
 		differ("down")
 	}
 	if err := p.At.Do(func() error {
-		for _, x := range f.sysctls() {
+		for _, x := range f.sysctls(notifies) {
 			have, err := ns.Sysctl(x.name(l.Name))
 			if errors.Is(err, fs.ErrNotExist) {
 				continue

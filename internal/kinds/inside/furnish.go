@@ -18,13 +18,15 @@ type sysctl struct{ before, after, want string }
 
 func (x sysctl) name(ifname string) string { return x.before + ifname + x.after }
 
+var notifies = sysctl{"ipv4/conf/", "/arp_notify", "1"}
+
 // sysctls returns the sysctls of the interface that Berth sets. The interface's addresses come from Berth, so the pod
 // takes none from routers of the network, nor a default route. When the interface comes up it tells the network its
 // IPv4 addresses (arp_notify): others may remember the MACs of the pods that had them before. For IPv6 there is no
 // such sysctl: with ndisc_notify the kernel sends an advertisement without the override flag, by which nobody
 // replaces a MAC (addrconf_dad_completed; RFC 4861, section 7.2.5).
-func (f Face) sysctls() []sysctl {
-	all := []sysctl{{"ipv4/conf/", "/arp_notify", "1"}}
+func (f Face) sysctls(notify sysctl) []sysctl {
+	all := []sysctl{notify}
 	if !f.has(true) {
 		return append(all, sysctl{"ipv6/conf/", "/disable_ipv6", "1"})
 	}
@@ -34,9 +36,11 @@ func (f Face) sysctls() []sysctl {
 }
 
 // Prepare gives an interface, which is down, its sysctls and its addresses.
-func (p *Pod) Prepare(f Face, l rtnl.Link) error {
+func (p *Pod) Prepare(f Face, l rtnl.Link) error { return p.prepare(f, l, notifies) }
+
+func (p *Pod) prepare(f Face, l rtnl.Link, notify sysctl) error {
 	if err := p.At.Do(func() error {
-		for _, x := range f.sysctls() {
+		for _, x := range f.sysctls(notify) {
 			err := ns.SetSysctl(x.name(l.Name), x.want)
 			if err != nil && !(errors.Is(err, fs.ErrNotExist) && !f.has(true)) { // a kernel without IPv6
 				return err

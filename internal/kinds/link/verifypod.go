@@ -55,8 +55,8 @@ func (l *Links) VerifyPodCeded(ctx context.Context, h hold.Hold, ceded rtnl.Fami
 	if errors.Is(err, kernel.ErrNotFound) {
 		return fmt.Errorf("%s: %w", what, hold.ErrGone)
 	}
-	if errors.Is(err, nlsock.ErrLong) { // ADD gives the pod's end no second names, and a false interface must not hide behind them
-		return changed(what, []string{"it has more second names than the agent reads"})
+	if errors.Is(err, nlsock.ErrLong) { // no veth says so much, not even with all second names that it can have
+		return changed(what, []string{fmt.Sprintf("not the other end of link %s: it says more than the agent reads", s.Name)})
 	}
 	if err != nil {
 		return fmt.Errorf("looking at %s: %w", what, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel"
@@ -23,13 +24,16 @@ func (m *Macvlans) enter(ctx context.Context, s *Spec) (*pod, error) {
 }
 
 // locate finds the macvlan of a spec in the pod, even if somebody has renamed it. If the pod has none the error is
-// errMissing.
-func (p *pod) locate(s *Spec) (found rtnl.Macvlan, err error) {
+// errMissing. The agent looks at no more than inside.Most of the pod's macvlans.
+func (p *pod) locate(s *Spec) (rtnl.Macvlan, error) { return p.find(s, inside.Most) }
+
+// find is locate for a pod of which the agent looks at `most` macvlans.
+func (p *pod) find(s *Spec, most int) (found rtnl.Macvlan, err error) {
 	err = p.Conn.Do(rtnl.GetMacvlan(s.Ifname, &found))
 	if err == nil && s.owns(found) {
 		return found, nil
 	}
-	// ErrLong: something has the name, and more second names than anybody reads.
+	// ErrLong: something has the name, and says more than anybody reads.
 	if err != nil && !errors.Is(err, kernel.ErrNotFound) && !errors.Is(err, nlsock.ErrLong) {
 		return found, err
 	}
@@ -39,8 +43,8 @@ func (p *pod) locate(s *Spec) (found rtnl.Macvlan, err error) {
 			found, ok = m, true
 			return rtnl.ErrStop
 		}
-		if looked >= inside.Most {
-			return fmt.Errorf("the pod has more than %d macvlans, and the agent does not look at the rest", inside.Most)
+		if looked >= most {
+			return fmt.Errorf("the pod has more than %d macvlans, and the agent does not look at the rest", most)
 		}
 		return nil
 	})
@@ -48,6 +52,43 @@ func (p *pod) locate(s *Spec) (found rtnl.Macvlan, err error) {
 		err = errMissing
 	}
 	return found, err
+}
+
+// search is locate for those who cut off or delete the macvlan. A pod must not make that fail: so search looks at all
+// macvlans, however many there are, and if it cannot read them in one list, it reads one after the other. The end of
+// the context ends it.
+func (p *pod) search(ctx context.Context, s *Spec) (rtnl.Macvlan, error) {
+	found, err := p.find(s, math.MaxInt)
+	if err == nil || errors.Is(err, errMissing) || ctx.Err() != nil {
+		return found, err
+	}
+	indices, err := p.Conn.Indices()
+	if err != nil && !errors.Is(err, kernel.ErrInterrupted) { // the macvlan does not come and go: a list that changes has it, too
+		return found, err
+	}
+	for _, index := range indices {
+		m, err := p.read(index)
+		if err != nil {
+			return found, err
+		}
+		if s.owns(m) {
+			return m, nil
+		}
+	}
+	return found, errMissing
+}
+
+// read reads the link at an index; a zero Macvlan if there is none by now, or none that is a macvlan. From a macvlan that
+// says more than anybody reads it takes away what can be that much: the MACs that the pod has added to it.
+func (p *pod) read(index int) (m rtnl.Macvlan, err error) {
+	err = p.Conn.Do(rtnl.GetMacvlanAt(index, &m))
+	if err != nil && !errors.Is(err, kernel.ErrNotFound) {
+		err = p.Conn.Do(rtnl.FlushSources(index), rtnl.GetMacvlanAt(index, &m))
+	}
+	if errors.Is(err, kernel.ErrNotFound) || errors.Is(err, kernel.ErrUnsupported) {
+		return rtnl.Macvlan{}, nil
+	}
+	return m, err
 }
 
 // remove deletes a macvlan by its index. It succeeds if no link has the index.
@@ -113,7 +154,7 @@ func (m *Macvlans) inside(ctx context.Context, s *Spec, f func(*pod, rtnl.Macvla
 		return err
 	}
 	defer p.Leave()
-	l, err := p.locate(s)
+	l, err := p.search(ctx, s)
 	if errors.Is(err, errMissing) {
 		return nil
 	}

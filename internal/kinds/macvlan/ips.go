@@ -66,7 +66,9 @@ func (m *Macvlans) furnishIn(ctx context.Context, owner hold.ID, s *Spec) error 
 	if err != nil {
 		return err
 	}
-	_, err = p.Supply(s.face(), l.Link, func() error { return m.stays(owner) })
+	if _, err = p.Supply(s.face(), l.Link, func() error { return m.stays(owner) }); err != nil {
+		m.learnAs(ipsOf(s), known{})
+	}
 	return err
 }
 
@@ -79,8 +81,9 @@ func (m *Macvlans) settleIPs(ctx context.Context, h hold.Hold) error {
 	return m.awaitUse(ctx, s)
 }
 
-// verifyIPs looks whether the macvlans have their addresses, and no cut has taken them off the network. A glance enters no pod whose addresses
-// this agent has seen there (verify).
+// verifyIPs looks whether the macvlans have their addresses, no furnish has stopped half-way, and no cut has taken them off the network. What else is
+// not as furnish left it, such as a route or the state of the macvlan, is the pod's own business, and VerifyPod's (verify). A glance enters no pod
+// whose addresses this agent has seen there.
 func (m *Macvlans) verifyIPs(ctx context.Context, look *hold.Look, hs []hold.Hold) []error {
 	return m.look(look, hs, ipsOf, func(s *Spec) error {
 		what := fmt.Sprintf("%s in %s", ipsOf(s), s.Netns.Path)
@@ -100,14 +103,17 @@ func (m *Macvlans) verifyIPs(ctx context.Context, look *hold.Look, hs []hold.Hol
 		if err != nil {
 			return fmt.Errorf("looking at %s: %w", what, err)
 		}
+		half, errHalf := p.IsHalfSupplied(l.Link)
 		missing, err := p.MissingAddresses(s.face(), l.Index)
-		switch {
+		switch err = errors.Join(err, errHalf); {
 		case err != nil:
 			return fmt.Errorf("looking at %s: %w", what, err)
 		case len(missing) > 0:
 			return fmt.Errorf("%s: %w: no address %s", what, hold.ErrGone, missing[0])
 		case s.groups().IsDying(l.Group):
 			return fmt.Errorf("%s: %w: cut off (group %d)", what, hold.ErrChanged, l.Group)
+		case half:
+			return fmt.Errorf("%s: %w", what, hold.ErrHalfMade)
 		}
 		if parent, err := m.parent(s); err == nil {
 			m.learnAs(ipsOf(s), known{parent: parent.Index})

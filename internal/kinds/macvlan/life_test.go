@@ -74,6 +74,21 @@ func TestKilled(t *testing.T) {
 	}
 }
 
+// In passthru a macvlan has its parent's MAC, so that a half-made one shows no more than its name and its instance's group: that of another
+// network of the pod is not for a release of one that the pod has deleted.
+func TestHalfMadeOfAnother(t *testing.T) {
+	f := newFixture(t)
+	pod, h := f.taken(1, func(s *macvlan.Spec) { s.Mode, s.MAC = "passthru", "" })
+	nettest.Run(t, pod, "ip link del net1")
+	var parent rtnl.Link
+	must(t, f.conn.Do(rtnl.GetLink("uplink", &parent)))
+	must(t, f.conn.Do(rtnl.AddMacvlan(rtnl.NewMacvlan{Name: "net2", Parent: parent.Index, Mode: rtnl.MacvlanPassthru}, f.groups.Coming(), pod.Fd())))
+	was := nettest.Snapshot(t, pod)
+	must(t, f.kind.Cut(t.Context(), h))
+	f.release(h)
+	nettest.Same(t, was, nettest.Snapshot(t, pod), "the pod")
+}
+
 // Somebody asks for the owner's release while its macvlan is made, or the caller has left: the macvlan goes again.
 func TestGoing(t *testing.T) {
 	blind := errors.New("cannot tell")

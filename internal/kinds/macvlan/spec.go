@@ -86,7 +86,8 @@ func (s *Spec) groups() stamp.Groups {
 
 // owns reports whether an interface in the pod is the macvlan of a spec, whatever its name is. It goes by the alias.
 // A macvlan without an alias of Berth's is either half-made or has lost its alias: then its group and its MAC
-// together show whose it is.
+// together show whose it is; in passthru, where it has the parent's MAC, its group and its name do. The group alone
+// is that of all macvlans of the instance in the pod.
 func (s *Spec) owns(m rtnl.Macvlan) bool {
 	if m.Mode == 0 {
 		return false
@@ -95,7 +96,13 @@ func (s *Spec) owns(m rtnl.Macvlan) bool {
 	if has, marked := parse(m.Alias); marked || !ok {
 		return ok && has == want
 	}
-	return s.groups().Has(m.Group) && (s.MAC == "" || m.MAC == s.MAC)
+	if !s.groups().Has(m.Group) {
+		return false
+	}
+	if s.MAC == "" {
+		return m.Name == s.Ifname
+	}
+	return m.MAC == s.MAC
 }
 
 // plan is a spec, checked and parsed.

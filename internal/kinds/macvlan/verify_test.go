@@ -7,6 +7,9 @@ import (
 	"testing"
 
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/nlsock"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -82,23 +85,96 @@ func TestForged(t *testing.T) {
 	f.release(h)
 }
 
-// A pod with more macvlans than anybody looks at keeps its own alone.
+// A pod has more macvlans than Verify looks at. Cut and Release find its own among them, and need not find one that is gone.
 func TestManyInPod(t *testing.T) {
 	f := newFixture(t)
-	pod, h := f.taken(1)
+	pod := f.pod()
 	nettest.Run(t, pod, "ip link add mine type veth peer name other")
 	var lines strings.Builder
 	for i := range 1024 {
 		fmt.Fprintf(&lines, "link add link mine name m%d type macvlan mode bridge\n", i)
 	}
-	cmd := nettest.Command(pod, "ip", "-batch", "-")
-	cmd.Stdin = strings.NewReader(lines.String())
-	must(t, cmd.Run())
+	batch(t, pod, lines.String())
+	h := f.hold(pod, 1)
+	var first rtnl.Link
+	must(t, f.inside(h).Do(rtnl.GetLink("m0", &first), rtnl.DelLink("m0"), rtnl.DelLink("m1")))
+	last := func() { // the owner's is the last in the kernel's list
+		f.take(h)
+		batch(t, pod, fmt.Sprintf("link add link mine name m0 index %d type macvlan mode bridge\nlink add link mine name m1 index %d type macvlan mode bridge\n",
+			first.Index, first.Index+1))
+	}
+	last()
 	must(t, f.verify(h))
+	f.hides(pod, h, "more than 1024")
+
+	must(t, f.inside(h).Do(rtnl.DelLink("m0"), rtnl.DelLink("m1")))
+	last()
 	nettest.Run(t, pod, "ip link del net1")
-	for what, err := range map[string]error{"Verify": f.verify(h), "Release": f.kind.Release(t.Context(), []hold.Hold{h})[0]} {
-		if err == nil || errors.Is(err, hold.ErrGone) || !strings.Contains(err.Error(), "more than 1024") {
-			t.Errorf("%s says %v", what, err)
+	if err := f.verify(h); err == nil || errors.Is(err, hold.ErrGone) || !strings.Contains(err.Error(), "more than 1024") {
+		t.Errorf("Verify says %v", err)
+	}
+	must(t, f.kind.Cut(t.Context(), h))
+	f.release(h)
+}
+
+// A pod makes the kernel's message about its macvlan, or about another interface, as long as it likes.
+func TestLongInPod(t *testing.T) {
+	names := func(link string) func(testing.TB, *ns.Netns) {
+		return func(t testing.TB, pod *ns.Netns) { nettest.SecondNames(t, pod, link, 480) } // about as many as the kernel allows, 64 KiB
+	}
+	macs := func(link string) func(testing.TB, *ns.Netns) {
+		return func(t testing.TB, pod *ns.Netns) {
+			nettest.Run(t, pod, "ip link set dev "+link+" type macvlan mode source")
+			nettest.Sources(t, pod, link, nlsock.LongSize/12)
 		}
+	}
+	for what, c := range map[string]struct {
+		long func(testing.TB, *ns.Netns)
+		says string // Verify, of the macvlan that is called hidden
+	}{
+		"its second names":           {names("net1"), "renamed to hidden"},
+		"its MACs":                   {macs("net1"), "too long"},
+		"another one's second names": {names("other"), "renamed to hidden"},
+		"another one's MACs":         {macs("mine"), "too long"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			f := newFixture(t)
+			pod := f.pod()
+			nettest.Run(t, pod, "ip link add other type veth peer name end") // before the owner's in the kernel's list
+			nettest.Run(t, pod, "ip link add link other name mine type macvlan mode bridge")
+			h := f.hold(pod, 1)
+			f.take(h)
+			c.long(t, pod)
+			f.hides(pod, h, c.says)
+		})
+	}
+}
+
+// hides has a pod rename its macvlan, and cuts the macvlan off and releases it. Verify has to say something.
+func (f *fixture) hides(pod *ns.Netns, h hold.Hold, says string) {
+	f.Helper()
+	nettest.Run(f, pod, "ip link set net1 name hidden")
+	if err := f.verify(h); err == nil || errors.Is(err, hold.ErrGone) || !strings.Contains(err.Error(), says) {
+		f.Errorf("Verify says %v", err)
+	}
+	must(f, f.kind.Cut(f.Context(), h))
+	var l rtnl.Macvlan
+	must(f, f.inside(h).Do(rtnl.GetMacvlan("hidden", &l)))
+	if l.Up || l.Group != f.groups.Cut() {
+		f.Errorf("after the cut it is %+v", l)
+	}
+	f.release(h)
+	if there, err := pod.HasLink("hidden"); err != nil || there {
+		f.Errorf("after the release it is there: %t, %v", there, err)
+	}
+}
+
+// batch runs lines of ip in a pod.
+func batch(t testing.TB, pod *ns.Netns, lines string) {
+	t.Helper()
+	cmd := nettest.Command(pod, "ip", "-batch", "-")
+	cmd.Stdin = strings.NewReader(lines)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("ip -batch: %v\n%.300s", err, out)
 	}
 }
