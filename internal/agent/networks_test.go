@@ -362,15 +362,7 @@ func TestSecondDefaultRoute(t *testing.T) {
 	n.has(at, "eth0", "net1")
 	n.stop() // the test plugs
 	defer n.follows()()
-	asks := func(text string) error {
-		n.pod("web", "u1", text)
-		pod := api.Pod{Namespace: "default", Name: "web", UID: "u1"}
-		nettest.Eventually(t, "the agent to know it", func() bool {
-			nets, _, err := n.networks.Cluster.Asks(t.Context(), &pod)
-			return err == nil && nets == text
-		})
-		return n.plugger.Plug(t.Context(), &pod)
-	}
+	asks := func(text string) error { return n.asks(t.Context(), text) }
 	keeps := `[{"name":"a","interface":"net1"},` + lead("b", "web") + `]` // a change of default-route alone changes nothing
 	wantError(t, asks(keeps), 7, "network default/a as net1 has the default route")
 	n.has(at, "eth0", "net1")

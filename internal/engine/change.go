@@ -168,8 +168,7 @@ func differ[T comparable](before, after []T) (gained, lost []T) {
 
 // vacated waits until no remnant has a thing that the owner gains. If the owner has lost the thing
 // earlier and gains it again, the remnant's release would take the thing from the owner. Once the
-// thing is given back, vacated takes it out of the remnant's record, if the ledger has not
-// forgotten the remnant yet: the next engine would otherwise release the thing once more.
+// thing is given back, vacated takes it out of the remnant's record (strike).
 func (e *Engine) vacated(ctx context.Context, d *changed) error {
 	for _, id := range e.Ledger.Needers(d.before.ID) {
 		o, ok := e.Ledger.Owner(id)
@@ -185,12 +184,9 @@ func (e *Engine) vacated(ctx context.Context, d *changed) error {
 				err = e.Wait(ctx, id)
 			}
 			if err == nil {
-				err = e.Ledger.Commit(ctx, ledger.Update(id, func(o *hold.Owner) error {
-					o.Holds = slices.DeleteFunc(o.Holds, func(own hold.Hold) bool { return has([]hold.Hold{own}, h.Spec) })
-					return nil
-				}))
+				err = e.strike(ctx, id, func(own hold.Hold) bool { return has([]hold.Hold{own}, h.Spec) })
 			}
-			if err != nil && !errors.Is(err, ledger.ErrUnknown) { // ErrUnknown: the remnant is forgotten
+			if err != nil {
 				return fmt.Errorf("waiting until the former %s is released: %w", h.Spec, err)
 			}
 		}

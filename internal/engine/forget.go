@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/berth-net/berth/internal/hold"
@@ -160,8 +161,25 @@ func (e *Engine) Wait(ctx context.Context, ids ...hold.ID) error {
 }
 
 // WaitKind waits until owners that are being released have given back their holds of one
-// kind, whatever else they owe. It is for callers that need the place of such a hold.
+// kind, whatever else they owe. It is for callers that need the place of such a hold. If the kind says so (hold.Kind.Keyed), WaitKind
+// also takes the holds out of the owners' records.
 func (e *Engine) WaitKind(ctx context.Context, kind string, ids ...hold.ID) error {
+	if err := e.withoutKind(ctx, kind, ids); err != nil {
+		return err
+	}
+	if k, known := e.Kinds.Get(kind); !known || !k.Keyed {
+		return nil
+	}
+	for _, id := range ids {
+		if err := e.strike(ctx, id, func(h hold.Hold) bool { return h.Spec.Kind() == kind }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// withoutKind waits until releasing owners have given back their holds of a kind.
+func (e *Engine) withoutKind(ctx context.Context, kind string, ids []hold.ID) error {
 	return e.await(ctx, ids, func(l *leaving) <-chan struct{} {
 		gone := l.without[kind]
 		if gone == nil {
@@ -177,6 +195,27 @@ func (e *Engine) WaitKind(ctx context.Context, kind string, ids ...hold.ID) erro
 		}
 		return gone
 	})
+}
+
+// strike takes holds that are released out of a releasing owner's record, unless the ledger has forgotten the owner. That a hold is released is
+// known to this engine alone: the next one would otherwise release the hold once more.
+func (e *Engine) strike(ctx context.Context, id hold.ID, released func(hold.Hold) bool) error {
+	if o, ok := e.Ledger.Owner(id); !ok || o.Wanted() || !slices.ContainsFunc(o.Holds, released) {
+		return nil
+	}
+	err := e.Ledger.Commit(ctx, ledger.Update(id, func(o *hold.Owner) error {
+		if b := o.Before; b != nil { // how many holds it had does not matter to a release
+			less := *b
+			less.Holds -= len(slices.DeleteFunc(slices.Clone(o.Settled()), func(h hold.Hold) bool { return !released(h) }))
+			o.Before = &less
+		}
+		o.Holds = slices.DeleteFunc(o.Holds, released)
+		return nil
+	}))
+	if err != nil && !errors.Is(err, ledger.ErrUnknown) { // ErrUnknown: the owner is forgotten
+		return fmt.Errorf("writing down what %s has given back: %w", id, err)
+	}
+	return nil
 }
 
 // Tried waits for each owner that is being released until the owner is forgotten, or until the

@@ -138,6 +138,10 @@ type Kind struct {
 	// need it, whenever they go: until then the hold stands, and is mended. If no kind of
 	// an owner says so, the owner's release takes the owners that need it with it.
 	Waits bool
+	// Keyed says that Release finds a thing by what a successor's thing may have, too, such as a container's id and an interface's
+	// name, and not by its owner. So a released hold leaves its owner's record before a successor comes (engine.WaitKind): the next run of
+	// the program, which does not know what is released already, would otherwise give back the successor's thing.
+	Keyed bool
 	// Find returns everything in the world that has this agent's stamp, as holds that
 	// Release can take. A thing that does not say its owner has an empty Owner: the engine looks
 	// for the thing's kind and text in the ledger. A Verify in the same look may use what Find has

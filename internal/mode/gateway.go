@@ -11,6 +11,9 @@ import (
 	"github.com/berth-net/berth/internal/kinds/podgateway"
 )
 
+// LeadKind is the kind of what Lead gives.
+const LeadKind = podgateway.KindName
+
 // Lead gives an attachment's owner the pod's default routes that its configuration asks for. They are the owner's last hold: the interface
 // has to be there.
 func Lead(o *hold.Owner, r attachment.Record, c *netconf.Conf) {

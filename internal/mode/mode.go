@@ -118,9 +118,6 @@ type Finder interface {
 // repeated ADD completes the attachment; its release is that of any other.
 type Completer interface {
 	Mode
-	// Lenders are the names of the kinds of what an incomplete attachment has from others. Whoever gives that knows an attachment by its key alone: a
-	// former attachment of the key has to have given its own back before the engine takes another one.
-	Lenders() []string
 	// Incomplete reports whether an attachment lacks something.
 	Incomplete(o hold.Owner) bool
 	// Complete returns the change that gives an incomplete attachment what it lacks. undo gives back names that Complete has chosen; the caller

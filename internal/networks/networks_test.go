@@ -150,6 +150,13 @@ func TestOf(t *testing.T) {
 	if have, _, err := of(t, c("gone,own", ""), `,"clusterNetwork":"none"`, has); err != nil || !slices.Equal(have, []string{"net=eth0 delegated", "shop/gone=net1", "shop/own=net2 routed"}) {
 		t.Errorf("a running pod: %q, %v", have, err)
 	}
+	// So it is with those that each pod has, by a definition or a file, both of which are gone.
+	has = func(label, ifname string) bool {
+		return label == "kube-system/was" && ifname == "net1" || label == "filed-once" && ifname == "net2"
+	}
+	if have, _, err := of(t, c("own", ""), `,"defaultNetworks":["was","filed-once"]`+confDir, has); err != nil || !slices.Equal(have, []string{"net=eth0 routed", "kube-system/was=net1", "filed-once=net2", "shop/own=net3 routed"}) {
+		t.Errorf("a running pod with default networks: %q, %v", have, err)
+	}
 	for _, test := range []struct {
 		c    *cluster
 		keys string

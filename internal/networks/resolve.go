@@ -142,6 +142,11 @@ func (r *resolver) byReference(ctx context.Context, ref, ifname string, given na
 	if !spaced {
 		namespace, name = r.says.Namespace, ref
 	}
+	for _, label := range []string{namespace + "/" + name, name} { // a definition's, and that of a network in a file
+		if r.has(label, ifname) { // whatever has become of the definition, and of the file
+			return chosen{Network: Network{Label: label, Ifname: ifname}}, nil
+		}
+	}
 	one, err := r.definition(ctx, namespace, name)
 	if err != nil {
 		return chosen{}, err

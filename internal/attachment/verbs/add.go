@@ -267,7 +267,7 @@ func (v *Verbs) standing(ctx context.Context, add *addition, pod ns.Handle) (_ *
 			return nil, nil, err
 		}
 	}
-	if err := v.Engine.Release(engine.AskedBy(ctx, engine.AskerFailure), failed); err != nil {
+	if err := v.giveUp(ctx, failed); err != nil {
 		return nil, nil, err
 	}
 	return nil, old, v.left(ctx, add, former)
@@ -325,6 +325,9 @@ type planned struct {
 
 // planned plans an addition to a node that has all that it needs.
 func (v *Verbs) planned(ctx context.Context, add *addition) (p planned, err error) {
+	if err := v.unleading(ctx, add); err != nil {
+		return planned{}, err
+	}
 	p = planned{addition: add, unburied: ledger.Unburied(add.record.Key.String(), v.Boot, add.record.Started)}
 	if p.owner, p.undo, err = v.plan(ctx, add); err != nil {
 		return p, err

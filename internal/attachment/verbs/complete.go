@@ -22,22 +22,35 @@ func (v *Verbs) incomplete(e *attachment.Entry) mode.Completer {
 	return nil
 }
 
-// returned waits until former attachments of an ADD's key have given back what somebody has lent to them, if the ADD gets something from the same
-// lender: a plugin would take what the new attachment has for what the former one gives back.
+// executed is the spec of a hold for which other plugins are executed (delegate.Spec): under a network's name, which several definitions may
+// give, and an interface's.
+type executed interface {
+	Executed() (network, ifname string)
+}
+
+// returned waits until former attachments of an ADD's container have given back what other plugins have made for them, or lent to them, under the
+// ADD's network and interface, if other plugins get the ADD. They know an attachment by these alone: they would take what the new
+// attachment has for what the former one gives back, also if the two are in different network namespaces.
 func (v *Verbs) returned(ctx context.Context, add *addition) error {
-	c, can := add.mode.(mode.Completer)
-	if !can || add.make.IPAM == nil {
+	if add.make.IPAM == nil && add.make.List == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, FormerPlace)
 	defer cancel()
 	for _, e := range v.index.Container(add.record.ContainerID) {
-		if e.Record.Key != add.record.Key || e.Owner.Wanted() {
+		if e.Owner.Wanted() {
 			continue
 		}
-		for _, kind := range c.Lenders() {
-			if err := v.Engine.WaitKind(ctx, kind, e.Owner.ID); err != nil {
-				return fmt.Errorf("waiting until IPAM plugin %s has the former addresses of %s back: %w", add.make.IPAM.Type, e.Record.Key, err)
+		for _, h := range e.Owner.Holds {
+			s, is := h.Spec.(executed)
+			if !is {
+				continue
+			}
+			if network, ifname := s.Executed(); network != add.make.Name || ifname != add.record.Ifname {
+				continue
+			}
+			if err := v.Engine.WaitKind(ctx, h.Spec.Kind(), e.Owner.ID); err != nil {
+				return fmt.Errorf("waiting until the plugins of network %s have back what the former %s in %s had: %w", add.make.Name, add.record.Ifname, e.Record.Netns.Path, err)
 			}
 		}
 	}

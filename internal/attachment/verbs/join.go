@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/answer"
@@ -125,7 +126,7 @@ func (v *Verbs) unled(first *attachment.Entry, n networks.Network) error {
 	for _, e := range append(v.index.Further(first.Owner.ID), first) {
 		led := mode.Led(e.Owner)
 		for _, g := range n.Conf.Gateways {
-			if e.Owner.Wanted() && led.Has(g) {
+			if led.Has(g) && e.Owner.Wanted() && !v.Engine.Doomed(e.Owner.ID) { // the others are waited for (unleading)
 				return cni.Errorf(cni.CodeConfig, "two default routes", "default-route is %s, and the pod's network %s as %s has the default route of that family", g, e.Record.Label(), e.Record.Ifname)
 			}
 		}
@@ -151,9 +152,12 @@ func (v *Verbs) stands(ctx context.Context, e *attachment.Entry) error {
 
 // vacant waits until former attachments have left the place of a further network, and refuses a place that somebody has.
 func (v *Verbs) vacant(ctx context.Context, add *addition, pod ns.Handle) error {
+	var failed []hold.ID
 	var former []*attachment.Entry
 	for _, e := range v.index.Slot(add.record.Netns, add.record.Ifname) {
-		if e.Owner.Wanted() && !v.Engine.Doomed(e.Owner.ID) {
+		if v.Engine.Doomed(e.Owner.ID) {
+			failed = append(failed, e.Owner.ID)
+		} else if e.Owner.Wanted() {
 			return cni.Errorf(cni.CodeTaken, "interface exists in the pod", "%s in %s belongs to attachment %s (%s)", add.record.Ifname, add.record.Netns.Path, e.Owner.ID, e.Record.Key)
 		}
 		former = append(former, e)
@@ -161,7 +165,47 @@ func (v *Verbs) vacant(ctx context.Context, add *addition, pod ns.Handle) error 
 	if len(former) == 0 {
 		return add.mode.Vacant(add.record, pod)
 	}
+	if err := v.giveUp(ctx, failed); err != nil {
+		return err
+	}
 	return v.left(ctx, add, former)
+}
+
+// giveUp releases attachments of failed ADDs whose release could not be promised yet (doomed). Nobody can wait for a release that is not promised,
+// and once it is, it would take what a successor has.
+func (v *Verbs) giveUp(ctx context.Context, failed []hold.ID) error {
+	return v.Engine.Release(engine.AskedBy(ctx, engine.AskerFailure), failed)
+}
+
+// unleading waits until former networks of the pod have given back the default routes that the ADD's network is to have: what they give
+// back is what they once put aside for their own, and would take the place of the ADD's.
+func (v *Verbs) unleading(ctx context.Context, add *addition) error {
+	if len(add.make.Gateways) == 0 {
+		return nil
+	}
+	var failed []hold.ID
+	var former []*attachment.Entry
+	for _, e := range v.index.Container(add.record.ContainerID) {
+		led := mode.Led(e.Owner)
+		if !e.At(add.record.Netns, e.Record.Ifname) || !slices.ContainsFunc(add.make.Gateways, led.Has) {
+			continue
+		}
+		if v.Engine.Doomed(e.Owner.ID) {
+			failed = append(failed, e.Owner.ID)
+		}
+		former = append(former, e)
+	}
+	if err := v.giveUp(ctx, failed); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, FormerPlace)
+	defer cancel()
+	for _, e := range former {
+		if err := v.Engine.WaitKind(ctx, mode.LeadKind, e.Owner.ID); err != nil {
+			return fmt.Errorf("waiting until the pod's former network %s as %s has given back the default route: %w", e.Record.Label(), e.Record.Ifname, err)
+		}
+	}
+	return nil
 }
 
 // checkFurther returns how the further attachments of a pod differ from what they should be (compare).

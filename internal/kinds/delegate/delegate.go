@@ -67,21 +67,30 @@ func (d *Delegates) Kind() hold.Kind {
 		New:       func() hold.Spec { return new(Spec) },
 		Discovers: true,
 		Ends:      true,
+		Keyed:     true,
 		Acquire:   d.acquire,
 		Verify:    hold.VerifyEach(d.verify),
 		Release:   hold.Each(d.release),
 	}
 }
 
+// Of returns what plugins get for a hold with a spec; nil: plugins are not executed for it.
+func Of(s hold.Spec) *Spec {
+	switch s := s.(type) {
+	case *Spec:
+		return s
+	case *IPAM:
+		return &s.Spec
+	case *Lease:
+		return &s.Spec
+	}
+	return nil
+}
+
 // specOf returns a hold's spec.
 func specOf(h hold.Hold) (*Spec, error) {
-	switch s := h.Spec.(type) {
-	case *Spec:
+	if s := Of(h.Spec); s != nil {
 		return s, nil
-	case *IPAM:
-		return &s.Spec, nil
-	case *Lease:
-		return &s.Spec, nil
 	}
 	return nil, fmt.Errorf("a hold of kind %s is no delegate", h.Spec.Kind())
 }
@@ -110,9 +119,9 @@ func (d *Delegates) acquire(ctx context.Context, h hold.Hold) error {
 	}
 	all, err := s.plugins()
 	if err == nil && len(all) > 1 { // before the first one runs; a single one is looked for by who executes it
-		err = errors.Join(d.find(s, all)...)
+		err = errors.Join(d.find(ctx, s, all)...)
 	} else if err == nil {
-		err = errors.Join(d.aim(s, all)...)
+		err = errors.Join(d.aim(ctx, s, all)...)
 	}
 	if err == nil {
 		err = d.await(ctx, s.Network)

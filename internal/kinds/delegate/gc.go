@@ -112,7 +112,7 @@ func (d *Delegates) gcNetwork(ctx context.Context, name string, lists []*Spec, k
 		if err != nil {
 			return nil, err
 		}
-		lost = append(lost, d.find(l, plugins)...) // now: it may take time, and no ADD waits yet
+		lost = append(lost, d.find(ctx, l, plugins)...) // now: it may take time, and no ADD waits yet
 		for _, p := range plugins {
 			all, of = append(all, p), append(of, l)
 		}

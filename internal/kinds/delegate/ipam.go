@@ -64,6 +64,7 @@ func (d *Delegates) IPAMKind() hold.Kind {
 		Stage:     hold.Reserve,
 		New:       func() hold.Spec { return new(IPAM) },
 		Discovers: true,
+		Keyed:     true,
 		Acquire:   d.acquire,
 		Verify:    hold.VerifyEach(d.verifyIPAM),
 		Release:   hold.Each(d.release),

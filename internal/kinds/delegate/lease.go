@@ -31,6 +31,7 @@ func (d *Delegates) LeaseKind() hold.Kind {
 		Stage:     hold.Use,
 		New:       func() hold.Spec { return new(Lease) },
 		Discovers: true,
+		Keyed:     true,
 		Acquire:   d.acquire,
 		Verify:    hold.VerifyEach(d.verifyIPAM),
 		Release:   hold.Each(d.release),

@@ -36,11 +36,22 @@ func (s *Spec) plugins() ([]plugin, error) {
 	return all, nil
 }
 
+// Finder is an invoke.Exec whose look for a plugin's program ends with a context: invoke.Exec's own takes none.
+type Finder interface {
+	FindUntil(ctx context.Context, plugin string, folders []string) (path string, err error)
+}
+
 // find looks for the programs of plugins. For those that it does not find it returns an error each.
-func (d *Delegates) find(s *Spec, all []plugin) (errs []error) {
+func (d *Delegates) find(ctx context.Context, s *Spec, all []plugin) (errs []error) {
+	look := func(_ context.Context, plugin string, folders []string) (string, error) {
+		return d.Exec.FindInPath(plugin, folders)
+	}
+	if f, ok := d.Exec.(Finder); ok {
+		look = f.FindUntil
+	}
 	errs = make([]error, len(all))
 	for i := range all {
-		all[i].path, errs[i] = d.Exec.FindInPath(all[i].name, s.Folders)
+		all[i].path, errs[i] = look(ctx, all[i].name, s.Folders)
 		if errs[i] != nil {
 			errs[i] = fmt.Errorf("plugin %s: %w", all[i].name, errs[i])
 		}
@@ -50,9 +61,9 @@ func (d *Delegates) find(s *Spec, all []plugin) (errs []error) {
 
 // aim is find for plugins that need not be there. It asks for the programs only if there are several folders to look in: who executes a
 // plugin looks for it once more, and says that it is not there.
-func (d *Delegates) aim(s *Spec, all []plugin) (errs []error) {
+func (d *Delegates) aim(ctx context.Context, s *Spec, all []plugin) (errs []error) {
 	if len(s.Folders) != 1 {
-		return d.find(s, all)
+		return d.find(ctx, s, all)
 	}
 	for i := range all {
 		all[i].path = filepath.Join(s.Folders[0], all[i].name)
@@ -135,7 +146,7 @@ func (d *Delegates) del(ctx context.Context, s *Spec, netns string) error {
 	if err != nil {
 		return err
 	}
-	lost := d.aim(s, all)
+	lost := d.aim(ctx, s, all)
 	var errs []error
 	for i, p := range slices.Backward(all) {
 		err := lost[i]
@@ -169,7 +180,7 @@ func (d *Delegates) Check(ctx context.Context, s *Spec) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(d.find(s, all)...); err != nil {
+	if err := errors.Join(d.find(ctx, s, all)...); err != nil {
 		return err
 	}
 	for _, p := range all {

@@ -56,6 +56,9 @@ type Spec struct {
 // Kind returns KindName.
 func (s *Spec) Kind() string { return KindName }
 
+// Executed returns the names of network and interface by which plugins know what they have made for a container.
+func (s *Spec) Executed() (network, ifname string) { return s.Network, s.Ifname }
+
 func (s *Spec) String() string {
 	if s.Type != "" {
 		return fmt.Sprintf("addresses of plugin %s for network %s as %s of %s (%s)", s.Type, s.Network, s.Ifname, s.Container, s.ID)

@@ -12,27 +12,16 @@ import (
 const StatusTime = 2 * time.Second
 
 // Status executes STATUS of the plugins of a list in their order, and returns the first error (CNI 1.1, section 4, STATUS). Plugins that do
-// not know the verb, and lists whose version has none, are ready. It returns when ctx ends, also if the runner does not answer.
+// not know the verb, and lists whose version has none, are ready. It returns when ctx ends, also if the runner does not answer (Finder).
 func (d *Delegates) Status(ctx context.Context, s *Spec) error {
 	if !s.since("1.1.0") {
 		return nil
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- d.status(ctx, s) }() // FindInPath has no context
-	select {
-	case err := <-ended:
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("waiting for its plugins: %w", ctx.Err())
-	}
-}
-
-func (d *Delegates) status(ctx context.Context, s *Spec) error {
 	all, err := s.plugins()
 	if err != nil {
 		return err
 	}
-	lost := d.find(s, all)
+	lost := d.find(ctx, s, all)
 	ctx, cancel := within(ctx, d.StatusTime)
 	defer cancel()
 	for i, p := range all {

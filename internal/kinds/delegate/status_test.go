@@ -51,17 +51,20 @@ func TestStatusHangs(t *testing.T) {
 	w := newWorld(t)
 	_, s := w.newest()
 	ctx, cancel := context.WithCancel(t.Context())
-	free := make(chan struct{})
-	defer close(free)
 	w.Exec = &executes{w.Exec, "STATUS", func(ctx context.Context) error {
 		if end, limited := ctx.Deadline(); !limited || time.Until(end) > delegate.StatusTime {
 			t.Errorf("STATUS has until %v", end)
 		}
 		cancel()
-		<-free
-		return errors.New("late")
+		<-ctx.Done()
+		return ctx.Err()
 	}}
 	if err := w.Status(ctx, s); !errors.Is(err, context.Canceled) {
 		t.Errorf("STATUS: %v", err)
+	}
+	ctx, cancel = context.WithCancel(t.Context())
+	w.Exec = &frozen{w.Exec, cancel}
+	if err := w.Status(ctx, s); !errors.Is(err, context.Canceled) {
+		t.Errorf("STATUS, and nobody finds its plugins: %v", err)
 	}
 }

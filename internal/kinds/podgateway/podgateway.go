@@ -55,6 +55,7 @@ func Kind() hold.Kind {
 	return hold.Kind{
 		Stage:   hold.Use,
 		New:     func() hold.Spec { return new(Spec) },
+		Keyed:   true,
 		Acquire: acquire,
 		Verify:  hold.VerifyEach(verify),
 		Release: hold.Each(release),

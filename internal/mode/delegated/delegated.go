@@ -202,13 +202,8 @@ func (m *Delegated) Collect(ctx context.Context, owners func() []hold.Owner) (wo
 	return m.GC(ctx, func() (kept []*delegate.Spec) {
 		for _, o := range owners() {
 			for _, h := range o.Holds {
-				switch s := h.Spec.(type) {
-				case *delegate.Spec:
+				if s := delegate.Of(h.Spec); s != nil {
 					kept = append(kept, s)
-				case *delegate.IPAM:
-					kept = append(kept, &s.Spec)
-				case *delegate.Lease:
-					kept = append(kept, &s.Spec)
 				}
 			}
 		}

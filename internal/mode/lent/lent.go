@@ -144,9 +144,6 @@ func (m *Mode) late(o hold.Owner) Native {
 // NeedsPod reports true if an IPAM plugin gives back by the pod's interface what it has given; else it is the base's.
 func (m *Mode) NeedsPod(o hold.Owner) bool { return m.late(o) != nil || m.Base.NeedsPod(o) }
 
-// Lenders are the kinds of what IPAM plugins give.
-func (m *Mode) Lenders() []string { return []string{delegate.IPAMKind, delegate.LeaseKind} }
-
 // Incomplete reports whether an attachment lacks what the base makes for the addresses of its IPAM plugin.
 func (m *Mode) Incomplete(o hold.Owner) bool {
 	last := m.Place()

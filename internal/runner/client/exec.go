@@ -37,7 +37,12 @@ type Exec struct {
 
 // FindInPath asks the runner where a plugin is: the caller may not see the node's files.
 func (e *Exec) FindInPath(plugin string, folders []string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), finding)
+	return e.FindUntil(context.Background(), plugin, folders)
+}
+
+// FindUntil is FindInPath, and returns when ctx ends, too.
+func (e *Exec) FindUntil(ctx context.Context, plugin string, folders []string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, finding)
 	defer cancel()
 	return e.Client.Find(ctx, plugin, folders)
 }
