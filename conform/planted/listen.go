@@ -51,7 +51,7 @@ func startListener() error {
 	return err
 }
 
-// listen is that process: it reads addresses from whoever connects, and listens at them.
+// listen is that process: it reads addresses from whoever connects, and listens at them. It returns only an error.
 func listen() error {
 	l, err := net.Listen("unix", listenerSocket)
 	if err != nil {

@@ -55,9 +55,7 @@ func fail(code uint, format string, args ...any) error {
 
 func main() {
 	if os.Getenv(listenerEnv) != "" {
-		if err := listen(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
+		fmt.Fprintln(os.Stderr, listen())
 		os.Exit(1)
 	}
 	c, err := read(os.Stdin)
