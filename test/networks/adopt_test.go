@@ -114,6 +114,9 @@ func TestTakeOver(t *testing.T) {
 	for _, name := range []string{"asked", "away", "silent"} {
 		inside[name] = nettest.Snapshot(t, pods[name]).Deliberate().String()
 	}
+	nettest.Eventually(t, "the kernel to end the dead pod's link", func() bool { // one of each living pod stays; their other ends are in the pods
+		return strings.Count("\n"+n.state().String(), "\nlink veth") == len(inside)
+	})
 	before, links := n.cached(), n.state().String()
 	want := func(outcome, dead string) (all []string) {
 		for _, name := range []string{"asked", "away", "dead", "silent"} {
@@ -126,8 +129,8 @@ func TestTakeOver(t *testing.T) {
 		return all
 	}
 	n.wantAdopted([]string{"--dry-run"}, want(api.OutcomeAdopted, api.OutcomeGone)...)
-	if got := n.cached(); !slices.Equal(got, before) || n.state().String() != links || len(n.files()) != 8 {
-		t.Errorf("a dry run changes something: the cache has %v, and host-local %v", got, n.files())
+	if got, now := n.cached(), n.state().String(); !slices.Equal(got, before) || now != links || len(n.files()) != 8 {
+		t.Errorf("a dry run changes something: the cache has %v, and host-local %v; the node had\n%s\nand has\n%s", got, n.files(), links, now)
 	}
 	n.wantAdopted(nil, want(api.OutcomeAdopted, api.OutcomeGone)...)
 	nettest.Eventually(t, "what the dead pod had to be given back", func() bool { return len(n.files()) == 6 && len(n.cached()) == 6 })
