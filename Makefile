@@ -27,7 +27,7 @@ modules := $(patsubst %/go.mod,%,$(shell find build test -name go.mod))
 # The suite of `berth conform`, a module that Berth's own requires: its packages are built, tested and vetted with Berth's.
 suite := $(module)/conform/...
 
-.PHONY: build generate demo test test-cluster test-e2e figures cluster fresh plain model crash deps peers flannel packages before bench manifests conform lint vuln fuzz deb rpm image release reproducible clean help
+.PHONY: build generate demo test test-cluster test-e2e figures cluster fresh plain model faults crash deps peers flannel packages before bench manifests conform lint vuln fuzz deb rpm image release reproducible clean help
 
 # Static, and not position-independent. A PIE needs ld.so (-buildmode=pie), which
 # nodes with musl or with nothing but a kernel lack, or a C toolchain to be static
@@ -45,6 +45,9 @@ demo: ## a node with 20 pods in fresh namespaces, killed half-way; needs nothing
 	$(go_build) ./cmd/berth ./cmd/berthd ./cmd/berth-cni
 	@bin/berth demo
 
+# As the programs are built: what is compiled for these serves tests, vet and staticcheck, in whichever folder the clone lies.
+export GOFLAGS := $(GOFLAGS) -trimpath
+
 # Half of the time that tests take they wait, for the kernel and for programs. `make lint` has vet's word.
 gotest = $(GO) test -p $$(($$(nproc) + 1)) -vet=off
 # These packages' tests take longest. They begin first, so that none of them runs alone at the end.
@@ -52,8 +55,10 @@ longest = ./test/networks ./internal/agent $(module)/conform ./test/hostile ./te
 
 # Tests of other modules read files outside of these, which `go test` does not see when it looks into its cache.
 test: deps build peers packages before ## every test; as root it first installs what they use (see deps)
-	$(gotest) -timeout 30m $(GOTESTFLAGS) $(longest) $$($(GO) list ./... $(suite) | grep -v '/test/cluster$$')
-	@set -e; for m in $(modules); do \
+	@set -e; export BERTH_PROGRAMS=$$(mktemp -d); trap 'rm -rf $$BERTH_PROGRAMS' EXIT; trap 'exit 1' INT TERM HUP; \
+	chmod 755 $$BERTH_PROGRAMS; cp $(BIN)/berth* $$BERTH_PROGRAMS/; \
+	$(gotest) -timeout 40m $(GOTESTFLAGS) $(longest) $$($(GO) list ./... $(suite) | grep -v '/test/cluster$$'); \
+	for m in $(modules); do \
 		if test -n "$$(find $$m -name '*_test.go')"; then \
 			echo "$(GO) -C $$m test $(GOTESTFLAGS) ./..."; $(GO) -C $$m test -vet=off -count=1 $(GOTESTFLAGS) ./...; \
 		fi; \
@@ -70,18 +75,20 @@ test-e2e: deps peers cluster ## Kubernetes' own conformance tests of networks, a
 figures: deps peers cluster ## the network's share of pods' starts and ends in such a cluster, beside bridge
 	$(GO) test $(GOTESTFLAGS) -tags figures -run 'TestFigures$$' -count 1 -v -timeout 30m ./test/cluster
 
-# The second part finds what the first one has downloaded and compiled, and lets models and loops run for longer.
+# Both parts, and the next run, find there what was downloaded and compiled before; the second part lets models and loops run for longer.
 fresh: ## what CI runs: the README's commands on a minimal Debian as a plain user, then all checks as root
-	@set -ex; cache=$$(mktemp -d /var/tmp/berth-cache.XXXXXX); \
-		trap 'chmod -R u+w $$cache; rm -rf $$cache' EXIT; trap 'exit 1' INT TERM HUP; \
-		CACHE=$$cache test/fresh tester make demo test GOTESTFLAGS=-short; \
-		CACHE=$$cache test/fresh root .ci/checks
+	@set -ex; export CACHE=$${XDG_CACHE_HOME:-$$HOME/.cache}/berth-ci; mkdir -p $$CACHE; exec 9>$$CACHE/lock; flock 9; \
+		test/fresh tester make demo test GOTESTFLAGS=-short; \
+		test/fresh root .ci/checks
 
 plain: ## every test as a plain user who has the programs of deps, on a minimal Debian: too long for CI
 	DEPS=yes test/fresh tester make test
 
 model: ## whole agents on a kernel in memory, against a model, for OPS (a million) operations
 	$(GO) test ./internal/agent -run 'TestWhole$$' -whole $(OPS) -v -timeout 40m
+
+faults: ## hold every planted fault of the suite of `berth conform` against every check
+	$(GO) test $(module)/conform -run 'TestFaults$$' -every -count 1 -v -timeout 90m
 
 crash: build peers ## SIGKILL berthd, berth-cni and berth-runner at every call that changes something; see CRASHFLAGS
 	$(GO) run ./test/crash $(CRASHFLAGS)
@@ -127,13 +134,14 @@ generate: ## what is generated: deep copies of api/v1alpha1, and deploy/kubernet
 	$(GO) -C test/tools build -o $(CURDIR)/bin/tools/ sigs.k8s.io/controller-tools/cmd/controller-gen
 	$(controller_gen) output:crd:dir=deploy/kubernetes/crds
 
+# test/cluster/dns only names the parts of CoreDNS, and all of that would be compiled.
 lint: ## gofmt, go vet, staticcheck, go.mod and its reasons, shell syntax
 	@bad=$$(find . -name '*.go' -not -path './bin/*' -exec gofmt -l {} +); \
 		test -z "$$bad" || { echo "gofmt would change:"; echo "$$bad"; exit 1; }
 	$(GO) vet ./... $(suite)
 	$(GO) vet -tags e2e,figures ./test/cluster
 	@set -e; for m in $(modules); do \
-		test -z "$$(find $$m -name '*.go')" || { echo "$(GO) -C $$m vet ./..."; $(GO) -C $$m vet ./...; }; \
+		test $$m = test/cluster/dns || test -z "$$(find $$m -name '*.go')" || { echo "$(GO) -C $$m vet ./..."; $(GO) -C $$m vet ./...; }; \
 	done
 	$(GO) -C test/tools build -o $(CURDIR)/bin/tools/ honnef.co/go/tools/cmd/staticcheck
 	bin/tools/staticcheck ./... $(suite)

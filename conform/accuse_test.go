@@ -37,6 +37,9 @@ func TestLinkless(t *testing.T) {
 // What the specification leaves to plugins is no fault: to set something up in an ADD that then fails, to list a socket among the interfaces, and to
 // answer calls that come at once that the runtime should try again later.
 func TestAllowed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes minutes")
+	}
 	for allowed, run := range map[string]string{
 		"table-at-failure": checksFor(nil), "socket-listed": checksFor(nil), "busy-at-once": "^(basic|parallel)/|^leak/(add-del|churn)$",
 	} {

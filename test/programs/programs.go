@@ -53,10 +53,14 @@ func Outside(m *testing.M) (code int) {
 	return m.Run()
 }
 
-// Own builds berth, berthd and berth-cni, once for all tests of a package, and returns
-// their folder, which anybody can read. So a test never runs programs of an earlier build.
+// Own returns the folder of Berth's programs, which anybody can read. `make test` has just built them, once for all packages, and names
+// their folder in BERTH_PROGRAMS; without that Own builds them, once for all tests of a package. So a test never runs programs of an
+// earlier build.
 func Own(t testing.TB) string {
 	t.Helper()
+	if dir := os.Getenv("BERTH_PROGRAMS"); dir != "" {
+		return dir
+	}
 	own.Do(func() {
 		if own.dir, own.err = os.MkdirTemp("", "berth-programs-"); own.err != nil {
 			return
@@ -64,7 +68,7 @@ func Own(t testing.TB) string {
 		if own.err = os.Chmod(own.dir, 0o755); own.err != nil {
 			return
 		}
-		build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", own.dir+"/", "./cmd/...")
+		build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", own.dir+"/", "./cmd/...")
 		build.Dir = Tree(t)
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		own.output, own.err = build.CombinedOutput()
