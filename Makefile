@@ -56,7 +56,7 @@ longest = ./test/networks ./internal/agent $(module)/conform ./test/hostile ./te
 # Tests of other modules read files outside of these, which `go test` does not see when it looks into its cache.
 test: deps build peers packages before ## every test; as root it first installs what they use (see deps)
 	@set -e; export BERTH_PROGRAMS=$$(mktemp -d); trap 'rm -rf $$BERTH_PROGRAMS' EXIT; trap 'exit 1' INT TERM HUP; \
-	chmod 755 $$BERTH_PROGRAMS; cp $(BIN)/berth* $$BERTH_PROGRAMS/; \
+	chmod 755 $$BERTH_PROGRAMS; CGO_ENABLED=0 $(GO) build -buildvcs=false -ldflags '-s -w' -o $$BERTH_PROGRAMS/ ./cmd/...; \
 	$(gotest) -timeout 40m $(GOTESTFLAGS) $(longest) $$($(GO) list ./... $(suite) | grep -v '/test/cluster$$'); \
 	for m in $(modules); do \
 		if test -n "$$(find $$m -name '*_test.go')"; then \
