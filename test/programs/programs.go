@@ -3,6 +3,7 @@
 package programs
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -53,19 +54,19 @@ func Outside(m *testing.M) (code int) {
 	return m.Run()
 }
 
-// Own returns the folder of Berth's programs, which anybody can read. `make test` has just built them, once for all packages, and names
-// their folder in BERTH_PROGRAMS; without that Own builds them, once for all tests of a package. So a test never runs programs of an
-// earlier build.
+// Own returns a folder of Berth's programs for all tests of a package, which anybody can read. `make test` has just built the programs, once
+// for all packages, and names their folder in BERTH_PROGRAMS; without that Own builds them. So a test never runs programs of an earlier build.
 func Own(t testing.TB) string {
 	t.Helper()
-	if dir := os.Getenv("BERTH_PROGRAMS"); dir != "" {
-		return dir
-	}
 	own.Do(func() {
 		if own.dir, own.err = os.MkdirTemp("", "berth-programs-"); own.err != nil {
 			return
 		}
 		if own.err = os.Chmod(own.dir, 0o755); own.err != nil {
+			return
+		}
+		if built := os.Getenv("BERTH_PROGRAMS"); built != "" {
+			own.err = link(built, own.dir)
 			return
 		}
 		build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", own.dir+"/", "./cmd/...")
@@ -74,9 +75,18 @@ func Own(t testing.TB) string {
 		own.output, own.err = build.CombinedOutput()
 	})
 	if own.err != nil {
-		t.Fatalf("building Berth's programs: %v\n%s", own.err, own.output)
+		t.Fatalf("making Berth's programs: %v\n%s", own.err, own.output)
 	}
 	return own.dir
+}
+
+// link makes links to the files of one folder in another: tests tell their processes from those of other packages by the folder.
+func link(from, to string) error {
+	files, err := os.ReadDir(from)
+	for _, f := range files {
+		err = errors.Join(err, os.Link(filepath.Join(from, f.Name()), filepath.Join(to, f.Name())))
+	}
+	return err
 }
 
 // Peers returns the folder that `make peers` fills. It ends the test if the folder lacks
