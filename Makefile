@@ -51,7 +51,7 @@ export GOFLAGS := $(GOFLAGS) -trimpath
 # Half of the time that tests take they wait, for the kernel and for programs. `make lint` has vet's word.
 gotest = $(GO) test -p $$(($$(nproc) + 1)) -vet=off
 # These packages' tests take longest. They begin first, so that none of them runs alone at the end.
-longest = ./test/networks ./internal/agent $(module)/conform ./test/hostile ./test/conform ./test/node
+longest = ./test/networks ./internal/agent $(module)/conform ./test/containerd ./test/failures ./test/packages ./test/hostile ./test/conform ./test/node
 
 # Tests of other modules read files outside of these, which `go test` does not see when it looks into its cache.
 test: deps build peers packages before ## every test; as root it first installs what they use (see deps)

@@ -147,8 +147,8 @@ var byRoot = []string{"tcx-left", "pin-left", "xdp-changed"}
 
 var everyFlag = flag.Bool("every", false, "hold each planted fault against every check, as make faults does")
 
-// The checks that are about a fault find the fault, and no other check does: without -every, none of a quarter of the others,
-// another quarter for the next fault.
+// The checks that are about a fault find the fault, and no other check does: without -every, none of an eighth of the others,
+// another eighth for the next fault.
 func TestFaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes minutes")
@@ -193,7 +193,7 @@ var slow = regexp.MustCompile(`^leak/(kill|churn|reboot|daemon)|^parallel/pods$|
 // leftOut returns the checks that need not run for a fault, by the number of the fault.
 func leftOut(fault int) (left []string) {
 	for i, c := range Checks() {
-		if !*everyFlag && (fault+i)%4 != 0 {
+		if !*everyFlag && (fault+i)%8 != 0 {
 			left = append(left, c.Name)
 		}
 	}

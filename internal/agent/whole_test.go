@@ -29,7 +29,7 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-var wholeFlag = flag.Int("whole", 50_000, "operations of the model of the whole, over all its runs")
+var wholeFlag = flag.Int("whole", 20_000, "operations of the model of the whole, over all its runs")
 
 // wholeShapes lists sizes of batches, and numbers of releases that run at once. Under each of these,
 // a script must end in the same states. 0 means the kind's own number.
