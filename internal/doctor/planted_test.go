@@ -233,7 +233,10 @@ var planted = []struct {
 	}, Warn, "may drop what pods send by IPv4", "nft insert rule ip mine f ip saddr 10.88.0.0/16 accept"},
 	{"firewall-legacy", "policy", func(t *testing.T, n *Node) {
 		nettest.Run(t, nil, "iptables-legacy -P FORWARD DROP")
-		t.Cleanup(func() { nettest.Run(t, nil, "iptables-legacy -P FORWARD ACCEPT") })
+		t.Cleanup(func() {
+			nettest.Run(t, nil, "iptables-legacy -P FORWARD ACCEPT")
+			nettest.Run(t, nil, "iptables-legacy -F FORWARD")
+		})
 	}, Bad, "iptables-legacy drops", "iptables-legacy -I FORWARD -s 10.88.0.0/16 -j ACCEPT"},
 
 	{"networkd", "by default", func(t *testing.T, n *Node) { write(t, n.host("/run/systemd/netif/state"), "") },

@@ -87,6 +87,9 @@ func unforwarded() (off, names []string, err error) {
 	for _, link := range links {
 		name := "ipv4/conf/" + link + "/forwarding"
 		value, err := ns.Sysctl(name)
+		if errors.Is(err, fs.ErrNotExist) { // the link has gone since
+			continue
+		}
 		if err != nil {
 			return nil, nil, err
 		}

@@ -56,7 +56,7 @@ func TestPortsOutliveChanges(t *testing.T) {
 			want[owner] = ports
 		}
 	}
-	nettest.Eventually(t, "all news to be read", func() bool { return e.touched.Load() == e.sound.Load() })
+	nettest.Eventually(t, "all news to be read", func() bool { return upToDate(k, e) })
 	if stop(); doubted {
 		t.Error("the table was not intact while ports were mapped")
 	}

@@ -276,7 +276,7 @@ func TestRunTellsOfNothingElse(t *testing.T) {
 			c.AddTable(&nftables.Table{Name: "firewall", Family: nftables.TableFamilyINet})
 		})
 		k.must(e.SetRuleset(varied(i)))
-		nettest.Eventually(t, "the news", func() bool { return e.touched.Load() == e.sound.Load() })
+		nettest.Eventually(t, "the news", func() bool { return upToDate(k, e) })
 	}
 	if len(well) > 0 {
 		t.Errorf("told of the agent's own doing, or of others' tables, %d times", len(well))
@@ -338,7 +338,7 @@ func TestSetRuleset(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	nettest.Eventually(t, "the news of it all to be heard", func() bool { return e.touched.Load() == e.sound.Load() })
+	nettest.Eventually(t, "the news of it all to be heard", func() bool { return upToDate(k, e) })
 	if !e.Intact() {
 		t.Error("not intact")
 	}
