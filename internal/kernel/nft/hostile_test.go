@@ -328,10 +328,12 @@ func TestLimitOfThePatient(t *testing.T) {
 	if n := w.entries(); n != 0 {
 		t.Errorf("%d entries by the packet that shows that there is room, want none", n)
 	}
-	open(allowed / 2)
-	if n := w.entries(); n != allowed/2 {
-		t.Errorf("%d entries, want %d: it is held to more than its share", n, allowed/2)
-	}
+	first := sport
+	nettest.Eventually(t, "as many connections as any pod has", func() bool {
+		sport = first // a packet that a busy processor has lost comes again; another one opens nothing a second time
+		open(allowed / 2)
+		return w.entries() == allowed/2
+	})
 	if _, err := Open(w.node.at).Verify(r); err != nil {
 		t.Errorf("what packets left in the table: %v", err)
 	}
