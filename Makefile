@@ -75,8 +75,7 @@ test-e2e: deps peers cluster ## Kubernetes' own conformance tests of networks, a
 figures: deps peers cluster ## the network's share of pods' starts and ends in such a cluster, beside bridge
 	$(GO) test $(GOTESTFLAGS) -tags figures -run 'TestFigures$$' -count 1 -v -timeout 30m ./test/cluster
 
-# Both parts, and the next run, find in CACHE what was downloaded and compiled before, unless another run uses it. The second part lets models
-# and loops run for longer.
+# Both parts, and the next run, find in CACHE what was downloaded and compiled before, unless another run uses it.
 fresh: ## what CI runs: the README's commands on a minimal Debian as a plain user, then all checks as root
 	@set -ex; export CACHE=$${XDG_CACHE_HOME:-$$HOME/.cache}/berth-ci; mkdir -p $$CACHE; exec 9>$$CACHE/lock; flock --timeout 60 9 || unset CACHE; \
 		test/fresh tester make demo test GOTESTFLAGS=-short; \
