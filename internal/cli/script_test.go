@@ -27,7 +27,7 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-func TestMain(m *testing.M) { nettest.Main(m) }
+func TestMain(m *testing.M) { programs.Main(m) }
 
 // scripts numbers the scripts. Each has addresses of its own, since their agents share one
 // network namespace.
