@@ -86,6 +86,10 @@ func (r *modelRun) incarnation(s step, needs ...hold.ID) hold.Owner {
 		o.Joined = s.tag
 	}
 	r.needs[o.ID], r.ordered[o.ID], r.joined[o.ID] = needs, o.Ordered, o.Joined
+	for _, id := range needs {
+		r.needers[id] = append(r.needers[id], o.ID)
+	}
+	r.leaves[o.ID] = span{start: r.now()} // the engine releases it if Take fails
 	if hasBlock(o) {
 		r.loosen(o.ID)
 	}
@@ -446,6 +450,7 @@ func (r *modelRun) leave(name string) []hold.ID {
 		}
 		r.unsure[name] = append(r.unsure[name], id)
 		r.with[id] = o.ID
+		r.leaves[id] = span{start: r.now()}
 	}
 	visit(name, o.ID)
 	return slices.Clone(r.unsure[name])
@@ -456,6 +461,7 @@ func (r *modelRun) promise(ids []hold.ID) {
 	r.mu.Lock()
 	for _, id := range ids {
 		r.promised[id] = true
+		r.leaves[id] = span{r.leaves[id].start, cmp.Or(r.leaves[id].end, r.now())}
 	}
 	for name, left := range r.unsure {
 		r.unsure[name] = slices.DeleteFunc(left, func(id hold.ID) bool { return r.promised[id] })

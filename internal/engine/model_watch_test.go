@@ -203,7 +203,7 @@ func (r *modelRun) wantTried() {
 func (r *modelRun) isStoodOn(id hold.ID) bool {
 	return slices.ContainsFunc(r.ledger.Needers(id), func(needer hold.ID) bool {
 		o, ok := r.ledger.Owner(needer)
-		return ok && (o.Joined == 0 || r.isStoodOn(needer))
+		return ok && (o.Lead() != id || r.isStoodOn(needer))
 	})
 }
 
