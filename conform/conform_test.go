@@ -180,11 +180,14 @@ func planted(fault string) string {
 	case slices.Contains(delegating, fault):
 		return withIPAM(fault, "ipam", subnet)
 	}
-	capabilities := ""
+	keys := ""
 	if fault == "" || strings.HasPrefix(fault, "rate-") || strings.HasPrefix(fault, "port-") {
-		capabilities = `, "capabilities": {"bandwidth": true, "portMappings": true}`
+		keys = `, "capabilities": {"bandwidth": true, "portMappings": true}`
 	}
-	return fmt.Sprintf(`{"type": %q, "subnet": %q, "stateDir": "STATE"%s}`, program(fault), subnet, capabilities)
+	if fault == "" || fault == "masquerade-ignored" || fault == "masquerade-only-tcp" {
+		keys += `, "ipMasq": true`
+	}
+	return fmt.Sprintf(`{"type": %q, "subnet": %q, "stateDir": "STATE"%s}`, program(fault), subnet, keys)
 }
 
 // withIPAM returns the configuration of the planted plugin with a fault, which delegates to one with another.
