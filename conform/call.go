@@ -163,13 +163,12 @@ func (n *Node) Exec(ctx context.Context, c Call) (Answer, error) {
 			}
 		}
 		cmd.Dir = "/"
-		var stdout, stderr bytes.Buffer
-		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(c.Stdin), &stdout, &stderr
+		cmd.Stdin = bytes.NewReader(c.Stdin)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-		cmd.WaitDelay = time.Second // a daemon that the plugin started may hold the output open
+		cmd.WaitDelay = time.Second // a daemon that the plugin started may hold the input open, and not read it
 		began := time.Now()
-		err := cmd.Start()
+		printed, err := startCatching(cmd)
 		if err == nil {
 			if c.Began != nil {
 				var over atomic.Bool
@@ -182,9 +181,12 @@ func (n *Node) Exec(ctx context.Context, c Call) (Answer, error) {
 				})
 			}
 			err = cmd.Wait()
+			var lost error
+			if a.Stdout, a.Stderr, lost = printed.finish(); lost != nil {
+				return fmt.Errorf("reading what %s prints: %w", argv[0], lost)
+			}
 		}
 		a.Took, a.Hung = time.Since(began), ctx.Err() != nil
-		a.Stdout, a.Stderr = stdout.Bytes(), stderr.Bytes()
 		var exit *exec.ExitError
 		switch {
 		case errors.As(err, &exit):
