@@ -287,9 +287,7 @@ func (e *Engine) rollBack(ctx context.Context, id hold.ID) error {
 	if !ok || !o.Wanted() || o.Before == nil {
 		return nil // the release of a releasing owner also gives back what the owner was about to gain
 	}
-	e.mu.Lock()
-	o.Holds = slices.Clone(e.learned(o).Holds)
-	e.mu.Unlock()
+	o = e.withLearned(o)
 	b := *o.Before
 	// A hold that the owner keeps may have been taken again, and may have discovered another name.
 	lost := belongings{o.Needs[b.Needs:], unsaid(o.Names[b.Names:], o.Settled()...), o.Holds[b.Holds:]}

@@ -152,6 +152,14 @@ func discovered(holds []hold.Hold) []hold.Name {
 	return names
 }
 
+// withLearned is learned for callers that do not hold Engine.mu. They may change the Holds of what it returns.
+func (e *Engine) withLearned(o hold.Owner) hold.Owner {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	o.Holds = slices.Clone(e.learned(o).Holds)
+	return o
+}
+
 // learned returns an owner with all that its holds have discovered, also if the ledger
 // lacks it. Engine.mu is held.
 func (e *Engine) learned(o hold.Owner) hold.Owner {

@@ -297,32 +297,45 @@ func (e *Engine) going(o hold.Owner) (bool, error) {
 
 // rediscover takes again a hold whose kind discovers, and writes down what the hold discovers. The
 // ledger may lack what the hold discovered before, if the program ended between an Acquire and its
-// commit.
+// commit. h is as somebody has seen it: the owner's Take may have written down since what it discovered, and rediscover keeps that if the
+// hold cannot be taken again.
 func (e *Engine) rediscover(ctx context.Context, k hold.Kind, h hold.Hold) error {
-	was := h.Spec.String()
-	raw, err := json.Marshal(h.Spec)
-	if err != nil {
-		return fmt.Errorf("copying %s: %w", h.Spec, err)
+	find := func(o hold.Owner) int {
+		return slices.IndexFunc(o.Holds, func(own hold.Hold) bool { return has([]hold.Hold{own}, h.Spec) })
 	}
-	h.Spec = k.New() // a copy: the ledger's own spec must not be written into
-	if err := json.Unmarshal(raw, h.Spec); err != nil {
-		return fmt.Errorf("copying %s: %w", was, err)
+	o, _ := e.Ledger.Owner(h.Owner)
+	o = e.withLearned(o)
+	at := find(o)
+	if at < 0 {
+		return ErrOvertaken
+	}
+	var err error
+	if h.Spec, err = copied(k, o.Holds[at].Spec); err != nil { // the ledger's own spec must not be written into
+		return err
 	}
 	err = e.acquire(ctx, h)
-	o, _ := e.Ledger.Owner(h.Owner)
-	e.mu.Lock()
-	o.Holds = slices.Clone(e.learned(o).Holds)
-	e.mu.Unlock()
-	for i, own := range o.Holds {
-		if own.Spec.Kind() == k.Name() && own.Spec.String() == was {
-			o.Holds[i] = h
-			err = errors.Join(err, e.relearn(ctx, o))
-		}
+	o, _ = e.Ledger.Owner(h.Owner)
+	o = e.withLearned(o)
+	if at = find(o); at >= 0 {
+		o.Holds[at] = h
+		err = errors.Join(err, e.relearn(ctx, o))
 	}
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, ErrOvertaken) {
 		return cause
 	}
 	return err
+}
+
+// copied returns a copy of a spec.
+func copied(k hold.Kind, s hold.Spec) (hold.Spec, error) {
+	raw, err := json.Marshal(s)
+	if err == nil {
+		copy := k.New()
+		if err = json.Unmarshal(raw, copy); err == nil {
+			return copy, nil
+		}
+	}
+	return nil, fmt.Errorf("copying %s: %w", s, err)
 }
 
 // Repair verifies owners, and takes again what they lack. It is for callers that are about
