@@ -40,11 +40,6 @@ var inputChecks = []Check{
 		Says:  "a plugin that takes the list's dns passes it on as it is: nameservers and search domains in their order",
 		Needs: []string{"add/result"}, run: keysDNS,
 	},
-	{
-		Name: "keys/ip-masq", Level: Should, Spec: "CNI 1.1.0, section 1, Plugin configuration objects: ipMasq; 0.4.0, Network Configuration",
-		Says:  "if a plugin has ipMasq, what the container sends beyond the node comes from another address than the container's",
-		Needs: []string{"add/result"}, run: keysIPMasq,
-	},
 }
 
 func versionBare(t *T) {

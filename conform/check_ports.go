@@ -72,23 +72,17 @@ func (t *T) exposed(mappings []any) (*Attachment, []portFamily) {
 	a.Runtime["portMappings"] = mappings
 	t.MustAdd(a)
 	t.tellAll(a)
-	families, _ := t.familiesOf(a)
-	return a, families
-}
-
-// familiesOf returns the families in which a pod has addresses, and the addresses.
-func (t *T) familiesOf(a *Attachment) (families []portFamily, addrs []net.IP) {
 	r := t.mustResult(a)
-	addrs = r.addresses(r.of(a))
+	var families []portFamily
 	for i, f := range portFamilies {
-		if slices.ContainsFunc(addrs, func(ip net.IP) bool { return (ip.To4() != nil) == (i == 0) }) {
+		if slices.ContainsFunc(r.addresses(r.of(a)), func(ip net.IP) bool { return (ip.To4() != nil) == (i == 0) }) {
 			families = append(families, f)
 		}
 	}
 	if len(families) == 0 {
 		t.Unsupportedf("the result of ADD lists no address of the pod's interface")
 	}
-	return families, addrs
+	return a, families
 }
 
 func portsReached(t *T) {
@@ -146,7 +140,14 @@ func portsConflict(t *T) {
 
 func portsOthers(t *T) {
 	t.needCapability("portMappings")
-	t.makeOther()
+	t.must(inside(t.world, func() error {
+		for _, f := range portFamilies {
+			if err := netlink.RouteAdd(&netlink.Route{Gw: net.ParseIP(f.node)}); err != nil { // to pods that are not masqueraded
+				return fmt.Errorf("routing to the node: %w", err)
+			}
+		}
+		return configure("lo", portFamilies[0].other+"/32", portFamilies[1].other+"/128")
+	}))
 	const there = "somebody else"
 	for _, f := range portFamilies {
 		t.tell(t.world, f.other, mappedPort, there)
@@ -170,18 +171,6 @@ func portsOthers(t *T) {
 		t.Unsupportedf("neither the pod nor the node reaches anybody beyond the node")
 	}
 	t.MustDel(a)
-}
-
-// makeOther gives the world the addresses of another machine, behind the gateway, which routes to pods by the node.
-func (t *T) makeOther() {
-	t.must(inside(t.world, func() error {
-		for _, f := range portFamilies {
-			if err := netlink.RouteAdd(&netlink.Route{Gw: net.ParseIP(f.node)}); err != nil { // to pods that are not masqueraded
-				return fmt.Errorf("routing to the node: %w", err)
-			}
-		}
-		return configure("lo", portFamilies[0].other+"/32", portFamilies[1].other+"/128")
-	}))
 }
 
 func address(ip string, port int) string { return net.JoinHostPort(ip, fmt.Sprint(port)) }
@@ -240,11 +229,6 @@ func (t *T) tellAll(a *Attachment) {
 // tell serves TCP and UDP at a port of a network namespace, until the check ends, and tells every
 // client the name of the server.
 func (t *T) tell(at int, ip string, port int, who string) {
-	t.serve(at, ip, port, func(net.Addr) string { return who })
-}
-
-// serve serves TCP and UDP at a port of a network namespace, until the check ends, and tells every client what say says.
-func (t *T) serve(at int, ip string, port int, say func(client net.Addr) string) {
 	var l net.Listener
 	var p net.PacketConn
 	// Without the family, package net would listen on 0.0.0.0 instead of :: if lo is down.
@@ -270,7 +254,7 @@ func (t *T) serve(at int, ip string, port int, say func(client net.Addr) string)
 				defer c.Close()
 				_ = c.SetDeadline(time.Now().Add(portWait))
 				_, _ = c.Read(make([]byte, 100)) // if data were unread, Close would reset the connection
-				_, _ = c.Write([]byte(say(c.RemoteAddr())))
+				_, _ = c.Write([]byte(who))
 			}()
 		}
 	}()
@@ -281,7 +265,7 @@ func (t *T) serve(at int, ip string, port int, say func(client net.Addr) string)
 			if err != nil {
 				return
 			}
-			_, _ = p.WriteTo([]byte(say(from)), from)
+			_, _ = p.WriteTo([]byte(who), from)
 		}
 	}()
 }

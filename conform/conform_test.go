@@ -180,14 +180,11 @@ func planted(fault string) string {
 	case slices.Contains(delegating, fault):
 		return withIPAM(fault, "ipam", subnet)
 	}
-	keys := ""
+	capabilities := ""
 	if fault == "" || strings.HasPrefix(fault, "rate-") || strings.HasPrefix(fault, "port-") {
-		keys = `, "capabilities": {"bandwidth": true, "portMappings": true}`
+		capabilities = `, "capabilities": {"bandwidth": true, "portMappings": true}`
 	}
-	if fault == "" || fault == "masquerade-ignored" || fault == "masquerade-only-tcp" {
-		keys += `, "ipMasq": true`
-	}
-	return fmt.Sprintf(`{"type": %q, "subnet": %q, "stateDir": "STATE"%s}`, program(fault), subnet, keys)
+	return fmt.Sprintf(`{"type": %q, "subnet": %q, "stateDir": "STATE"%s}`, program(fault), subnet, capabilities)
 }
 
 // withIPAM returns the configuration of the planted plugin with a fault, which delegates to one with another.

@@ -119,8 +119,6 @@ var faults = []struct {
 	{"gc-reads-old-key", []string{"gc/key"}},
 	{"args-refused", []string{"keys/args"}},
 	{"dns-reordered", []string{"keys/dns"}},
-	{"masquerade-ignored", []string{"keys/ip-masq"}},
-	{"masquerade-only-tcp", []string{"keys/ip-masq"}},
 	{"route-listed", []string{"add/routes"}},
 	{"mtu-lied", []string{"add/details"}},
 	{"priority-lied", []string{"add/details"}},

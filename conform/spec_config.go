@@ -60,8 +60,8 @@ var configObligations = []Obligation{
 	},
 	{
 		ID: "config-ip-masq", Binds: OfPlugin, Section: "1, Plugin configuration objects", Before: "Network Configuration", Level: Should,
-		Says:   "a plugin that uses ipMasq masquerades what the container sends to elsewhere",
-		Checks: []string{"keys/ip-masq"},
+		Says:     "a plugin that uses ipMasq masquerades what the container sends to elsewhere",
+		Unjudged: "the suite does not know which packets a plugin's network means by elsewhere, and how it masquerades them",
 	},
 	{
 		ID: "config-args", Binds: OfPlugin, Before: "Network Configuration", Level: Should,

@@ -90,7 +90,7 @@ func (c *call) attach(pod *os.File) (*lease, error) {
 		err = c.configure(l, pod)
 	}
 	if err == nil {
-		err = c.translate(l)
+		err = c.mapPorts(l)
 	}
 	if err != nil {
 		if bad := c.undo(l); bad != nil {

@@ -24,7 +24,6 @@ type config struct {
 	StateDir string          `json:"stateDir"`
 	Chained  bool            `json:"chained"`
 	DNS      json.RawMessage `json:"dns"`
-	IPMasq   bool            `json:"ipMasq"`
 	Prev     json.RawMessage `json:"prevResult"`
 	Valid    *[]attachment   `json:"cni.dev/valid-attachments"`
 	Old      []attachment    `json:"cni.dev/attachments"` // which an earlier specification had: only a fault reads it

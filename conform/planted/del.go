@@ -44,7 +44,7 @@ func (c *call) undo(l *lease) error {
 		}
 		dawdle()
 	}
-	if err := c.forgetTable(l); err != nil {
+	if err := c.unmapPorts(l); err != nil {
 		return err
 	}
 	if !c.fault("rule-left") {

@@ -63,7 +63,7 @@ func (c *call) borrow() (*lease, error) {
 	if err := json.Unmarshal(out, &result); err != nil || len(result.IPs) != 1 {
 		return nil, fail(codeDecode, "the result of %s is %q (%v)", c.IPAM.Type, out, err)
 	}
-	l := &lease{Network: c.Name, ID: c.id, Ifname: c.ifname, Link: c.hostLink(), Address: result.IPs[0].Address.Addr(), Ports: c.Runtime.PortMappings, Masquerades: c.IPMasq}
+	l := &lease{Network: c.Name, ID: c.id, Ifname: c.ifname, Link: c.hostLink(), Address: result.IPs[0].Address.Addr(), Ports: c.Runtime.PortMappings}
 	if c.fault("ipam-address-ignored") {
 		l.Address = l.Address.Next()
 	}

@@ -23,7 +23,6 @@ type lease struct {
 	Address             netip.Addr
 	Extra               string // another link on the host, by the fault kill-unsafe
 	Ports               []portMapping
-	Masquerades         bool // of ipMasq
 	Chained             bool // the address belongs to another plugin; this plugin has only made the rule
 }
 
@@ -133,7 +132,7 @@ func (c *call) reserve() (*lease, error) {
 	}
 	for addr := c.subnet.Masked().Addr(); c.subnet.Contains(addr); addr = addr.Next() {
 		if !taken[addr] {
-			l := &lease{Network: c.Name, ID: c.id, Ifname: c.ifname, Link: c.hostLink(), Address: addr, Ports: c.Runtime.PortMappings, Masquerades: c.IPMasq}
+			l := &lease{Network: c.Name, ID: c.id, Ifname: c.ifname, Link: c.hostLink(), Address: addr, Ports: c.Runtime.PortMappings}
 			switch {
 			case c.fault("addresses-used-up"):
 				useUp(addr)

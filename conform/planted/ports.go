@@ -48,20 +48,16 @@ func (c *call) portsFree() error {
 	return nil
 }
 
-// translate maps the ports of a lease, and masquerades what its pod sends beyond the node, in a table of their own:
+// mapPorts maps the ports of a lease, in a table of their own:
 //
 //	table ip planted-LINK {
 //		chain pre {
 //			type nat hook prerouting priority dstnat;
 //			fib daddr type local tcp dport PORT dnat to ADDRESS:PORT
 //		}
-//		chain post {
-//			type nat hook postrouting priority srcnat;
-//			ip saddr ADDRESS oifname "eth0" masquerade
-//		}
 //	}
-func (c *call) translate(l *lease) error {
-	if !l.translates() {
+func (c *call) mapPorts(l *lease) error {
+	if len(l.Ports) == 0 {
 		return nil
 	}
 	// sysctl net.ipv4.ip_forward=1
@@ -79,35 +75,10 @@ func (c *call) translate(l *lease) error {
 	for _, p := range l.Ports {
 		conn.AddRule(&nftables.Rule{Table: pre.Table, Chain: pre, Exprs: c.portRule(p, l.Address)})
 	}
-	if l.Masquerades && !c.fault("masquerade-ignored") {
-		post := conn.AddChain(&nftables.Chain{
-			Name: "post", Table: pre.Table, Type: nftables.ChainTypeNAT,
-			Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource,
-		})
-		conn.AddRule(&nftables.Rule{Table: post.Table, Chain: post, Exprs: c.masquerade(l.Address)})
-	}
 	if err := conn.Flush(); err != nil {
-		return fmt.Errorf("translating addresses: %w", err)
+		return fmt.Errorf("mapping ports: %w", err)
 	}
 	return nil
-}
-
-// translates reports whether a lease has a table.
-func (l *lease) translates() bool { return len(l.Ports) > 0 || l.Masquerades }
-
-// masquerade returns the rule of the chain post.
-func (c *call) masquerade(pod netip.Addr) []expr.Any {
-	equal := func(data []byte) expr.Any { return &expr.Cmp{Register: 1, Data: data} }
-	uplink := make([]byte, unix.IFNAMSIZ)
-	copy(uplink, "eth0")
-	rule := []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4}, equal(pod.AsSlice()),
-		&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, equal(uplink),
-	}
-	if c.fault("masquerade-only-tcp") {
-		rule = append(rule, &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, equal([]byte{unix.IPPROTO_TCP}))
-	}
-	return append(rule, &expr.Masq{})
 }
 
 func (c *call) portRule(p portMapping, pod netip.Addr) (rule []expr.Any) {
@@ -127,10 +98,10 @@ func (c *call) portRule(p portMapping, pod netip.Addr) (rule []expr.Any) {
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1, RegProtoMin: 2})
 }
 
-// forgetTable is `nft delete table ip planted-LINK`, `conntrack -D --orig-src ADDRESS` and `conntrack -D --reply-src ADDRESS`: without
-// the last one, the kernel would still bring the datagrams of a sender that has a flow to the pod's address.
-func (c *call) forgetTable(l *lease) error {
-	if !l.translates() {
+// unmapPorts is `nft delete table ip planted-LINK` and `conntrack -D --reply-src ADDRESS`: without the
+// latter, the kernel would still bring the datagrams of a sender that has a flow to the pod's address.
+func (c *call) unmapPorts(l *lease) error {
+	if len(l.Ports) == 0 {
 		return nil
 	}
 	conn, err := nftables.New()
@@ -139,16 +110,16 @@ func (c *call) forgetTable(l *lease) error {
 	}
 	conn.DelTable(l.table())
 	if err := conn.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("deleting the table: %w", err)
+		return fmt.Errorf("unmapping ports: %w", err)
 	}
 	if c.fault("port-flows-left") {
 		return nil
 	}
-	var fromPod, toPod netlink.ConntrackFilter
-	if err := errors.Join(fromPod.AddIP(netlink.ConntrackOrigSrcIP, l.Address.AsSlice()), toPod.AddIP(netlink.ConntrackReplySrcIP, l.Address.AsSlice())); err != nil {
+	var ofPod netlink.ConntrackFilter
+	if err := ofPod.AddIP(netlink.ConntrackReplySrcIP, l.Address.AsSlice()); err != nil {
 		return err
 	}
-	if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.FAMILY_V4, &fromPod, &toPod); err != nil {
+	if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.FAMILY_V4, &ofPod); err != nil {
 		return fmt.Errorf("forgetting flows: %w", err)
 	}
 	return nil
