@@ -38,11 +38,14 @@ func startCatching(cmd *exec.Cmd) (outputs, error) {
 	defer stdout.end.Close()
 	stderr, err := newOutput()
 	if err != nil {
-		return outputs{}, err
+		return outputs{}, errors.Join(err, stdout.pipe.Close())
 	}
 	defer stderr.end.Close()
 	cmd.Stdout, cmd.Stderr = stdout.end, stderr.end
-	return outputs{stdout, stderr}, cmd.Start()
+	if err := cmd.Start(); err != nil {
+		return outputs{}, errors.Join(err, stdout.pipe.Close(), stderr.pipe.Close())
+	}
+	return outputs{stdout, stderr}, nil
 }
 
 func newOutput() (*output, error) {
@@ -81,12 +84,11 @@ func (o *output) finish(end time.Time) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	late := make([]byte, maxLate)
+	late := make([]byte, 64<<10)            // what a pipe has at most
 	err = conn.Read(func(fd uintptr) bool { // it does not block: the descriptor is the poller's
-		for n := 1; n > 0 && len(late) > 0; {
+		for n, all := 1, 0; n > 0 && all < maxLate; all += n {
 			if n, _ = unix.Read(int(fd), late); n > 0 {
 				o.buf.Write(late[:n])
-				late = late[n:]
 			}
 		}
 		return true

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -27,8 +28,9 @@ func TestStaleLook(t *testing.T) {
 		}
 		return l, ks
 	})
-	acquire, done := make(chan struct{}), make(chan error)
-	reached := make(chan struct{})
+	acquire, reached, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	goOn := sync.OnceFunc(func() { close(acquire) })
+	t.Cleanup(goOn)
 	n.world.before = on("acquire", func(context.Context, hold.Hold) error {
 		close(reached)
 		<-acquire
@@ -39,7 +41,7 @@ func TestStaleLook(t *testing.T) {
 	go func() { done <- n.Take(t.Context(), o) }()
 	<-reached
 	taken = func() {
-		close(acquire)
+		goOn()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
